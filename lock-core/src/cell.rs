@@ -1,0 +1,257 @@
+//! The part of a held lease that its guard and the watchdog share.
+//!
+//! One word decides: `deadline`, the moment until which the holder may believe, or zero when the
+//! lease is over. Everybody moves it by compare-exchange and nobody but [`LeaseCell::end`] and
+//! [`LeaseCell::end_if_due`] writes zero, so that
+//!
+//! * a check is one load and one reading of the clock, and is right even if the watchdog never ran;
+//! * a renewal extends only from the deadline it started from: a reply that comes after the end, or
+//!   after somebody shortened the lease, changes nothing (I6);
+//! * the end happens once, with one cause, and fires its signals once.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::Plan;
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::{BootTime, Claim, EndReason, LeaseName, LeaseState, LostCause, OwnerId, Token, deadline};
+
+pub(crate) struct LeaseCell {
+    pub(crate) name: LeaseName,
+    pub(crate) owner: OwnerId,
+    pub(crate) token: Token,
+    pub(crate) plan: Plan,
+    /// The store's granularity, from its profile.
+    pub(crate) margin: Duration,
+    /// The holder's clock before the request that was granted.
+    pub(crate) since: BootTime,
+    /// Business end: nothing is believed or renewed beyond it.
+    pub(crate) hard_end: BootTime,
+    pub(crate) hard_reason: EndReason,
+    deadline: AtomicU64,
+    ttl_nanos: AtomicU64,
+    cold: Mutex<Cold>,
+}
+
+#[derive(Default)]
+struct Cold {
+    end: Option<LeaseState>,
+    at_risk: bool,
+    signals: Option<Box<Signals>>,
+}
+
+/// Made on first use: most leases are never watched.
+struct Signals {
+    states: watch::Sender<LeaseState>,
+    cancelled: CancellationToken,
+}
+
+/// What became of a renewal's reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extended {
+    /// The deadline moved.
+    Yes,
+    /// The lease was shortened meanwhile: the reply says nothing about the new deadline.
+    Superseded,
+    /// The lease is over, or its time ran out before the reply came.
+    Over,
+}
+
+impl LeaseCell {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        claim: Claim,
+        token: Token,
+        plan: Plan,
+        margin: Duration,
+        ttl: Duration,
+        since: BootTime,
+        (hard_end, hard_reason): (BootTime, EndReason),
+        valid_until: BootTime,
+    ) -> Self {
+        LeaseCell {
+            name: claim.name,
+            owner: claim.owner,
+            token,
+            plan,
+            margin,
+            since,
+            hard_end,
+            hard_reason,
+            deadline: AtomicU64::new(valid_until.min(hard_end).as_nanos().max(1)),
+            ttl_nanos: AtomicU64::new(ttl.as_nanos() as u64),
+            cold: Mutex::new(Cold::default()),
+        }
+    }
+
+    pub(crate) fn claim(&self) -> Claim {
+        Claim::new(self.name.clone(), self.owner, Some(self.token))
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_nanos(self.ttl_nanos.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_ttl(&self, ttl: Duration) {
+        self.ttl_nanos.store(ttl.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Until when the holder may believe; none when the lease is over.
+    pub(crate) fn deadline(&self) -> Option<BootTime> {
+        match self.deadline.load(Ordering::Acquire) {
+            0 => None,
+            nanos => Some(BootTime::from_nanos(nanos)),
+        }
+    }
+
+    /// Whether the lease is valid at `now`; when it is not, it is over for good.
+    pub(crate) fn is_valid(&self, now: BootTime, paused: impl FnOnce(BootTime) -> Option<Duration>) -> bool {
+        match self.deadline() {
+            Some(deadline) if now < deadline => true,
+            Some(deadline) => !self.end_if_due(now, paused(deadline)),
+            None => false,
+        }
+    }
+
+    /// Ends the lease if its deadline has come; returns whether it is over now.
+    pub(crate) fn end_if_due(&self, now: BootTime, paused: Option<Duration>) -> bool {
+        loop {
+            let Some(deadline) = self.deadline() else { return true };
+            if now < deadline {
+                return false;
+            }
+            let state = if now >= self.hard_end {
+                LeaseState::Ended(self.hard_reason)
+            } else {
+                LeaseState::Lost(match paused {
+                    Some(paused) => LostCause::Paused { paused },
+                    None => LostCause::Expired,
+                })
+            };
+            let mut cold = lock(&self.cold);
+            // A renewal may have been acknowledged in time since the load: then look again.
+            if self
+                .deadline
+                .compare_exchange(deadline.as_nanos(), 0, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+            {
+                fire(&mut cold, state);
+                return true;
+            }
+        }
+    }
+
+    /// Ends the lease with `state`; false when it was over already.
+    pub(crate) fn end(&self, state: LeaseState) -> bool {
+        let mut cold = lock(&self.cold);
+        if self.deadline.swap(0, Ordering::AcqRel) == 0 {
+            return false;
+        }
+        fire(&mut cold, state);
+        true
+    }
+
+    /// Takes an acknowledged renewal that started when the deadline was `from`.
+    pub(crate) fn extend(
+        &self,
+        from: BootTime,
+        anchor: BootTime,
+        granted: Duration,
+        now: BootTime,
+    ) -> Extended {
+        if now >= from {
+            // Too late, whatever the store says.
+            self.end_if_due(now, None);
+            return if self.deadline().is_some() { Extended::Superseded } else { Extended::Over };
+        }
+        let until =
+            deadline::valid_until(anchor, self.ttl(), granted, self.margin).min(self.hard_end).max(from);
+        match self.deadline.compare_exchange(
+            from.as_nanos(),
+            until.as_nanos(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => Extended::Yes,
+            Err(0) => Extended::Over,
+            Err(_) => Extended::Superseded,
+        }
+    }
+
+    /// Moves the deadline to `until` if that is earlier.
+    pub(crate) fn shorten(&self, until: BootTime) {
+        let _ = self.deadline.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+            (now != 0 && until.as_nanos() < now).then_some(until.as_nanos().max(1))
+        });
+    }
+
+    pub(crate) fn set_at_risk(&self, remaining: Option<Duration>) {
+        let mut cold = lock(&self.cold);
+        if cold.end.is_some() || cold.at_risk == remaining.is_some() {
+            return;
+        }
+        cold.at_risk = remaining.is_some();
+        if let Some(signals) = &cold.signals {
+            let state = remaining.map_or(LeaseState::Held, |remaining| LeaseState::AtRisk { remaining });
+            signals.states.send_replace(state);
+        }
+    }
+
+    pub(crate) fn state(&self, now: BootTime) -> LeaseState {
+        let cold = lock(&self.cold);
+        match (&cold.end, cold.at_risk) {
+            (Some(end), _) => end.clone(),
+            (None, true) => {
+                LeaseState::AtRisk { remaining: self.deadline().map_or(Duration::ZERO, |d| d.since(now)) }
+            }
+            (None, false) => LeaseState::Held,
+        }
+    }
+
+    pub(crate) fn states(&self) -> watch::Receiver<LeaseState> {
+        signals(&mut lock(&self.cold)).states.subscribe()
+    }
+
+    pub(crate) fn cancelled(&self) -> CancellationToken {
+        signals(&mut lock(&self.cold)).cancelled.clone()
+    }
+}
+
+/// Writes the end and tells everybody. Under the cold lock, which no waker of ours takes.
+fn fire(cold: &mut Cold, state: LeaseState) {
+    cold.end = Some(state.clone());
+    if let Some(signals) = &cold.signals {
+        if state.is_loss() {
+            signals.cancelled.cancel();
+        }
+        signals.states.send_replace(state);
+    }
+}
+
+fn signals(cold: &mut Cold) -> &Signals {
+    let Cold { end, at_risk, signals } = cold;
+    signals.get_or_insert_with(|| {
+        let state = match (end.as_ref(), at_risk) {
+            (Some(end), _) => end.clone(),
+            (None, true) => LeaseState::AtRisk { remaining: Duration::ZERO },
+            (None, false) => LeaseState::Held,
+        };
+        let cancelled = CancellationToken::new();
+        if state.is_loss() {
+            cancelled.cancel();
+        }
+        Box::new(Signals { states: watch::Sender::new(state), cancelled })
+    })
+}
+
+impl std::fmt::Debug for LeaseCell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaseCell")
+            .field("name", &self.name)
+            .field("token", &self.token)
+            .field("deadline", &self.deadline())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,488 @@
+//! The memory backend: leases among the tasks and threads of one process.
+//!
+//! One map under one lock. A grant is a record with an owner, a token and an expiry on the boot
+//! clock. A released record is dropped at once, and the namespace's floor is raised to its token in
+//! the same step, so that a clock that steps back cannot repeat it; an expired record waits for the
+//! next asker or for the sweep that runs once in so many grants.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::{
+    AcquireRequest, Attempt, BackendContext, BackendError, BootTime, Contention, Durability, Effect,
+    ErrorKind, Facets, Fenced, FencedStore, FencedValue, ForceRelease, Grant, HolderInfo, HolderView,
+    Inspection, LeaseAdmin, LeaseBackend, LeaseName, LostCause, OwnerId, Page, Profile, ReleaseRequest,
+    Released, RenewAnswer, Renewal, Stale, Token, TokenError, WaitMode, Waiter, refuse_fenced,
+};
+
+/// Expired records are swept once in so many grants, at a cost of one look at every record.
+const SWEEP_EVERY_MIN: usize = 1024;
+/// How many forced releases are remembered, so that their old holders learn by whom and why.
+const FORCED_MAX: usize = 1024;
+
+/// Leases in this process's memory. Clones share them.
+///
+/// Tokens are larger than all before them as long as the process lives; across restarts the wall
+/// clock is their floor. Nothing else survives the process.
+#[derive(Clone)]
+pub struct MemoryBackend {
+    store: Arc<Store>,
+    context: BackendContext,
+    profile: Profile,
+    closed: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Store {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    records: HashMap<LeaseName, Record>,
+    /// No later token is at or below this.
+    floor: Option<Token>,
+    waiting: HashMap<LeaseName, watch::Sender<()>>,
+    forced: HashMap<OwnerId, (String, String)>,
+    fenced: HashMap<LeaseName, FencedRecord>,
+    grants_until_sweep: usize,
+}
+
+struct Record {
+    /// None when the name is kept taken without an owner.
+    owner: Option<OwnerId>,
+    token: Token,
+    expires: BootTime,
+    acquired_unix_ms: u64,
+    info: HolderInfo,
+}
+
+#[derive(Default)]
+struct FencedRecord {
+    highest: Option<Token>,
+    values: std::collections::BTreeMap<String, FencedValue>,
+}
+
+impl MemoryBackend {
+    /// The profile of every memory backend.
+    pub const PROFILE: Profile = Profile::new("memory")
+        .with_ttl_range(
+            Duration::from_millis(20),
+            Duration::from_secs(366 * 24 * 3600),
+            Duration::from_nanos(1),
+        )
+        .with_margin(Duration::ZERO)
+        .with_batch_max(4096)
+        .with_wait(WaitMode::Notify)
+        .with_durability(Durability::Process);
+
+    /// An empty store.
+    pub fn new(context: BackendContext) -> Self {
+        MemoryBackend { store: Arc::default(), context, profile: Self::PROFILE, closed: Arc::default() }
+    }
+
+    /// The same store for another watchdog: what a second process would see.
+    #[must_use]
+    pub fn shared_with(&self, context: BackendContext) -> Self {
+        MemoryBackend {
+            store: Arc::clone(&self.store),
+            context,
+            profile: self.profile.clone(),
+            closed: Arc::default(),
+        }
+    }
+
+    fn state(&self, op: &'static str) -> Result<MutexGuard<'_, State>, BackendError> {
+        if self.closed.load(Ordering::Acquire) {
+            // why: the store is not touched any more.
+            return Err(BackendError::new(
+                ErrorKind::Closed,
+                Effect::None,
+                "memory",
+                op,
+                "the store was closed",
+            ));
+        }
+        Ok(self.store.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+impl State {
+    /// The record of `name` if it has not run out.
+    fn live(&self, name: &LeaseName, now: BootTime) -> Option<&Record> {
+        self.records.get(name).filter(|r| now < r.expires)
+    }
+
+    /// Drops a record and raises the floor to its token.
+    fn collect(&mut self, name: &LeaseName) {
+        if let Some(record) = self.records.remove(name) {
+            self.floor = self.floor.max(Some(record.token));
+        }
+    }
+
+    /// Ends a record; the name stays taken for `keep_for`.
+    fn free(&mut self, name: &LeaseName, keep_for: Duration, now: BootTime) {
+        match self.records.get_mut(name) {
+            Some(record) if keep_for > Duration::ZERO => {
+                record.owner = None;
+                record.info = HolderInfo::default();
+                record.expires = now + keep_for;
+            }
+            _ => self.collect(name),
+        }
+        if let Some(waiting) = self.waiting.get(name) {
+            waiting.send_replace(());
+        }
+    }
+
+    fn sweep(&mut self, now: BootTime) {
+        if self.grants_until_sweep > 0 {
+            self.grants_until_sweep -= 1;
+            return;
+        }
+        let State { records, floor, .. } = self;
+        records.retain(|_, record| {
+            let live = now < record.expires;
+            if !live {
+                *floor = (*floor).max(Some(record.token));
+            }
+            live
+        });
+        self.waiting.retain(|_, waiting| waiting.receiver_count() > 0);
+        self.grants_until_sweep = self.records.len().max(SWEEP_EVERY_MIN);
+    }
+
+    fn lost(&self, claim: &crate::Claim, now: BootTime) -> LostCause {
+        if let Some((by, reason)) = self.forced.get(&claim.owner) {
+            return LostCause::Revoked { by: by.clone(), reason: reason.clone() };
+        }
+        match self.records.get(&claim.name) {
+            Some(record) if record.owner == Some(claim.owner) => LostCause::ExpiredInStore,
+            Some(record) if now < record.expires => match record.view(now) {
+                Some(view) => LostCause::taken(&view),
+                None => LostCause::ExpiredInStore,
+            },
+            _ => LostCause::ExpiredInStore,
+        }
+    }
+
+    fn fence(&mut self, name: &LeaseName, token: Token) -> Result<&mut FencedRecord, Stale> {
+        let record = self.fenced.entry(name.clone()).or_default();
+        match record.highest {
+            Some(highest) if highest > token => Err(Stale { presented: token, highest }),
+            _ => {
+                record.highest = Some(token);
+                Ok(record)
+            }
+        }
+    }
+}
+
+impl Record {
+    fn view(&self, now: BootTime) -> Option<HolderView> {
+        let mut view = HolderView::new(&self.owner?, self.token);
+        view.info = self.info.clone();
+        view.acquired_unix_ms = Some(self.acquired_unix_ms);
+        view.remaining = Some(self.expires.since(now));
+        Some(view)
+    }
+
+    fn contention(&self, now: BootTime) -> Contention {
+        Contention::new(self.view(now), Some(self.expires.since(now)))
+    }
+}
+
+fn exhausted(error: TokenError, name: &LeaseName) -> BackendError {
+    // why: the grant is refused before the record is written.
+    BackendError::new(ErrorKind::TokenRegression, Effect::None, "memory", "acquire", error.to_string())
+        .with_name(name)
+}
+
+#[async_trait]
+impl LeaseBackend for MemoryBackend {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<Attempt, BackendError> {
+        self.profile.refuse(request)?;
+        let (now, clock_us) = (self.context.now(), self.context.clock().unix_micros());
+        let mut state = self.state("acquire")?;
+        state.sweep(now);
+        let floor = state.floor.max(request.token_floor);
+        let expires = now + request.store_ttl;
+        match state.records.get_mut(&request.name) {
+            Some(record) if now < record.expires => {
+                if record.owner != Some(request.owner) {
+                    return Ok(Attempt::Held(record.contention(now)));
+                }
+                // The same owner asks again: same token, fresh expiry. A floor above it is honoured.
+                if request.token_floor.is_some_and(|floor| floor >= record.token) {
+                    record.token = Token::next(Some(record.token), clock_us, floor)
+                        .map_err(|e| exhausted(e, &request.name))?;
+                }
+                record.expires = expires;
+                Ok(Attempt::Granted(Grant::of(request, record.token)))
+            }
+            found => {
+                let last = found.as_ref().map(|record| record.token);
+                let token = Token::next(last, clock_us, floor).map_err(|e| exhausted(e, &request.name))?;
+                let record = Record {
+                    owner: Some(request.owner),
+                    token,
+                    expires,
+                    acquired_unix_ms: clock_us / 1_000,
+                    info: request.holder_info.clone(),
+                };
+                match found {
+                    Some(slot) => *slot = record,
+                    None => drop(state.records.insert(request.name.clone(), record)),
+                }
+                Ok(Attempt::Granted(Grant::of(request, token)))
+            }
+        }
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<RenewAnswer, BackendError>> {
+        let now = self.context.now();
+        let clock_us = self.context.clock().unix_micros();
+        let mut state = match self.state("renew") {
+            Ok(state) => state,
+            Err(e) => return renewals.iter().map(|_| Err(e.clone())).collect(),
+        };
+        renewals
+            .iter()
+            .map(|renewal| match state.records.get_mut(&renewal.claim.name) {
+                Some(record) if record.owner == Some(renewal.claim.owner) && now < record.expires => {
+                    if renewal.token_floor.is_some_and(|floor| floor >= record.token) {
+                        record.token = Token::next(Some(record.token), clock_us, renewal.token_floor)
+                            .map_err(|e| exhausted(e, &renewal.claim.name))?;
+                    }
+                    record.expires = now + renewal.store_ttl;
+                    Ok(RenewAnswer::renewed(renewal))
+                }
+                _ => Ok(RenewAnswer::Lost(state.lost(&renewal.claim, now))),
+            })
+            .collect()
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released, BackendError> {
+        let mut state = self.state("release")?;
+        let claim = &request.claim;
+        match state.records.get(&claim.name) {
+            Some(record) if record.owner == Some(claim.owner) => {
+                state.free(&claim.name, request.keep_for, request.sent_at);
+                Ok(Released::Released)
+            }
+            Some(record) => {
+                let now = self.context.now();
+                match record.view(now).filter(|_| now < record.expires) {
+                    Some(view) => Ok(Released::NotHeld { by: Some(view) }),
+                    None => Ok(Released::AlreadyReleased),
+                }
+            }
+            None => Ok(Released::AlreadyReleased),
+        }
+    }
+
+    async fn inspect(&self, name: &LeaseName) -> Result<Inspection, BackendError> {
+        let now = self.context.now();
+        let state = self.state("inspect")?;
+        Ok(inspection(&state, name, now))
+    }
+
+    async fn waiter(&self, request: &AcquireRequest) -> Result<Box<dyn Waiter>, BackendError> {
+        self.profile.refuse(request)?;
+        let mut state = self.state("waiter")?;
+        let waiting = state.waiting.entry(request.name.clone()).or_insert_with(|| watch::Sender::new(()));
+        Ok(Box::new(MemoryWaiter {
+            woken: waiting.subscribe(),
+            name: request.name.clone(),
+            store: Arc::clone(&self.store),
+            context: self.context.clone(),
+        }))
+    }
+
+    fn facets(&self) -> Facets<'_> {
+        Facets { admin: Some(self), fenced: Some(self) }
+    }
+
+    async fn close(&self) {
+        // The store itself stays for handles made by `shared_with`.
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+fn inspection(state: &State, name: &LeaseName, now: BootTime) -> Inspection {
+    let mut inspection = Inspection::free(name.clone());
+    inspection.token_floor = state.floor;
+    if let Some(record) = state.live(name, now) {
+        inspection.holders.extend(record.view(now));
+        inspection.free_in = Some(record.expires.since(now));
+        inspection.token_floor = state.floor.max(Some(record.token));
+    }
+    inspection.waiting = state.waiting.get(name).map(|w| w.receiver_count() as u64);
+    inspection
+}
+
+/// Woken by a release of its name; looks again when the holder it saw has run out.
+struct MemoryWaiter {
+    woken: watch::Receiver<()>,
+    name: LeaseName,
+    store: Arc<Store>,
+    context: BackendContext,
+}
+
+#[async_trait]
+impl Waiter for MemoryWaiter {
+    async fn wait(&mut self, seen: &Contention) {
+        let end = self.context.now() + seen.remaining.unwrap_or(Duration::from_millis(250));
+        // An error means that the sender is gone, and it lives as long as this waiter.
+        let changed = std::pin::pin!(self.woken.changed());
+        futures_util::future::select(changed, self.context.sleep_until(end)).await;
+    }
+}
+
+impl Drop for MemoryWaiter {
+    fn drop(&mut self) {
+        let mut state = self.store.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if state.waiting.get(&self.name).is_some_and(|w| w.receiver_count() <= 1) {
+            state.waiting.remove(&self.name);
+        }
+    }
+}
+
+impl fmt::Debug for MemoryWaiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryWaiter").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryBackend").finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl LeaseAdmin for MemoryBackend {
+    async fn list(&self, prefix: &str, page: &Page) -> Result<Vec<Inspection>, BackendError> {
+        let now = self.context.now();
+        let state = self.state("list")?;
+        let mut names: Vec<&LeaseName> = state
+            .records
+            .iter()
+            .filter(|(name, record)| {
+                now < record.expires
+                    && name.as_str().starts_with(prefix)
+                    && page.after.as_ref().is_none_or(|after| *name > after)
+            })
+            .map(|(name, _)| name)
+            .collect();
+        names.sort_unstable();
+        names.truncate(page.limit.min(Page::LIMIT_MAX));
+        Ok(names.into_iter().map(|name| inspection(&state, name, now)).collect())
+    }
+
+    async fn force_release(&self, request: &ForceRelease) -> Result<Released, BackendError> {
+        let now = self.context.now();
+        let mut state = self.state("force_release")?;
+        let Some(record) = state.live(&request.name, now) else { return Ok(Released::AlreadyReleased) };
+        if record.token != request.token {
+            return Ok(Released::NotHeld { by: record.view(now) });
+        }
+        if let Some(owner) = record.owner {
+            if state.forced.len() >= FORCED_MAX {
+                state.forced.clear();
+            }
+            state.forced.insert(owner, (request.by.clone(), request.reason.clone()));
+        }
+        state.free(&request.name, request.keep_for, now);
+        state.floor = state.floor.max(Some(request.token));
+        Ok(Released::Released)
+    }
+
+    async fn raise_floor(&self, name: Option<&LeaseName>, token: Token) -> Result<(), BackendError> {
+        // One floor serves the whole namespace: raising it for all is raising it for one.
+        let _ = name;
+        let mut state = self.state("raise_floor")?;
+        state.floor = state.floor.max(Some(token));
+        Ok(())
+    }
+
+    async fn raise_epoch(&self) -> Result<u64, BackendError> {
+        let mut state = self.state("raise_epoch")?;
+        let highest = state.records.values().map(|r| r.token).max().max(state.floor);
+        let epoch = highest.map_or(0, Token::epoch) + 1;
+        let token = Token::from_parts(epoch, 0).map_err(|e| {
+            // why: refused before the floor is written.
+            BackendError::new(
+                ErrorKind::TokenRegression,
+                Effect::None,
+                "memory",
+                "raise_epoch",
+                e.to_string(),
+            )
+        })?;
+        state.floor = state.floor.max(Some(token));
+        Ok(epoch)
+    }
+
+    async fn prepare(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    async fn probe(&self) -> Result<(), BackendError> {
+        self.state("probe").map(drop)
+    }
+}
+
+#[async_trait]
+impl FencedStore for MemoryBackend {
+    async fn advance(&self, name: &LeaseName, token: Token) -> Result<Fenced, BackendError> {
+        Ok(self.state("advance")?.fence(name, token).map_or_else(Fenced::Stale, |_| Fenced::Accepted))
+    }
+
+    async fn put(
+        &self,
+        name: &LeaseName,
+        key: &str,
+        value: &[u8],
+        token: Token,
+    ) -> Result<Fenced, BackendError> {
+        refuse_fenced("memory", key, value)?;
+        Ok(match self.state("put")?.fence(name, token) {
+            Err(stale) => Fenced::Stale(stale),
+            Ok(record) => {
+                record.values.insert(key.to_owned(), FencedValue { value: value.to_vec(), token });
+                Fenced::Accepted
+            }
+        })
+    }
+
+    async fn get(&self, name: &LeaseName, key: &str) -> Result<Option<FencedValue>, BackendError> {
+        Ok(self.state("get")?.fenced.get(name).and_then(|r| r.values.get(key)).cloned())
+    }
+
+    async fn list(&self, name: &LeaseName, prefix: &str) -> Result<Vec<String>, BackendError> {
+        Ok(self.state("list")?.fenced.get(name).map_or_else(Vec::new, |r| {
+            r.values.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+        }))
+    }
+
+    async fn purge(&self, name: &LeaseName, token: Token) -> Result<Fenced, BackendError> {
+        Ok(match self.state("purge")?.fence(name, token) {
+            Err(stale) => Fenced::Stale(stale),
+            Ok(record) => {
+                record.values.clear();
+                Fenced::Accepted
+            }
+        })
+    }
+}

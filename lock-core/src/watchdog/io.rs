@@ -1,0 +1,279 @@
+//! The I/O thread: every backend call that no user is waiting for.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Either, select};
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use super::Shared;
+use super::step::{Batch, Event, Key};
+use crate::{
+    Attempt, BackendError, BootTime, Claim, Effect, LeaseBackend, ReleaseRequest, RenewAnswer, Renewal,
+};
+
+/// Calls in flight at once: renewals, and clean-ups beside them, so that a store that hangs on one
+/// kind does not starve the other.
+const RENEWALS_IN_FLIGHT_MAX: usize = 48;
+const CLEANUPS_IN_FLIGHT_MAX: usize = 16;
+/// Pauses between tries of a background release.
+const RELEASE_PAUSE_MIN: Duration = Duration::from_millis(50);
+const RELEASE_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long a stopped watchdog goes on cleaning up.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// What the I/O thread is to do.
+pub(crate) enum Order {
+    Renew(Batch),
+    Release(ReleaseOrder),
+    Abandoned(Abandoned),
+    Stop,
+}
+
+/// Counts the clean-ups of one client, so that a shutdown can wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    count: AtomicUsize,
+    idle: Notify,
+}
+
+impl Pending {
+    pub(crate) fn count(self: &Arc<Self>) -> Counted {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Counted(Arc::clone(self))
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn idle(&self) {
+        loop {
+            let mut notified = pin!(self.idle.notified());
+            notified.as_mut().enable();
+            if self.pending() == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// One clean-up under way.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<Pending>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// A release that nobody waits for.
+pub(crate) struct ReleaseOrder {
+    pub(crate) backend: Arc<dyn LeaseBackend>,
+    pub(crate) claim: Claim,
+    /// Until when the name stays taken all the same.
+    pub(crate) keep_until: BootTime,
+    /// One call's time limit.
+    pub(crate) timeout: Duration,
+    /// When the store has let the grant run out by itself.
+    pub(crate) until: BootTime,
+    pub(crate) counted: Counted,
+}
+
+/// An attempt whose caller went away, or whose time limit passed.
+pub(crate) struct Abandoned {
+    pub(crate) attempt: BoxFuture<'static, Result<Attempt, BackendError>>,
+    /// Until when the attempt may take to come to its end.
+    pub(crate) give_up: BootTime,
+    pub(crate) release: ReleaseOrder,
+}
+
+pub(super) fn start(
+    shared: Weak<Shared>,
+    inbox: mpsc::UnboundedReceiver<Order>,
+) -> std::io::Result<tokio::runtime::Handle> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new().name("leasehold-io".into()).spawn(move || {
+        runtime.block_on(serve(shared, inbox));
+        // Tasks that are left hang in a store that does not answer: the store's expiry is their end.
+        runtime.shutdown_background();
+    })?;
+    Ok(handle)
+}
+
+#[allow(clippy::future_not_send)] // lives on the I/O thread
+async fn serve(shared: Weak<Shared>, mut inbox: mpsc::UnboundedReceiver<Order>) {
+    let renewals = Arc::new(Semaphore::new(RENEWALS_IN_FLIGHT_MAX));
+    let cleanups = Arc::new(Semaphore::new(CLEANUPS_IN_FLIGHT_MAX));
+    let cleaning = Arc::new(Pending::default());
+    while let Some(order) = inbox.recv().await {
+        let permits = Arc::clone(if matches!(order, Order::Renew(_)) { &renewals } else { &cleanups });
+        let shared = Weak::clone(&shared);
+        let counted = cleaning.count();
+        match order {
+            Order::Renew(batch) => drop(tokio::spawn(async move {
+                let _permit = permits.acquire_owned().await;
+                renew(&shared, batch).await;
+            })),
+            Order::Release(order) => drop(tokio::spawn(async move {
+                let _permit = permits.acquire_owned().await;
+                release(&Timing(shared), order).await;
+                drop(counted);
+            })),
+            Order::Abandoned(abandoned) => drop(tokio::spawn(async move {
+                let _permit = permits.acquire_owned().await;
+                clean_up(&Timing(shared), abandoned).await;
+                drop(counted);
+            })),
+            Order::Stop => {
+                drop(counted);
+                break;
+            }
+        }
+    }
+    inbox.close();
+    // The last orders may stand behind the stop: guards that were dropped in the same breath.
+    while let Ok(order) = inbox.try_recv() {
+        let shared = Weak::clone(&shared);
+        let counted = cleaning.count();
+        match order {
+            Order::Release(order) => drop(tokio::spawn(async move {
+                release(&Timing(shared), order).await;
+                drop(counted);
+            })),
+            Order::Abandoned(abandoned) => drop(tokio::spawn(async move {
+                clean_up(&Timing(shared), abandoned).await;
+                drop(counted);
+            })),
+            Order::Renew(_) | Order::Stop => drop(counted),
+        }
+    }
+    let grace = Timing(shared);
+    let _ = grace.within(STOP_GRACE, cleaning.idle()).await;
+}
+
+/// Time limits by the watchdog's clock while it lives, and by the runtime's after that.
+struct Timing(Weak<Shared>);
+
+impl Timing {
+    fn now(&self) -> BootTime {
+        self.0.upgrade().map_or_else(|| crate::Clock::now(&crate::SystemClock), |s| s.now())
+    }
+
+    async fn sleep(&self, d: Duration) {
+        match self.0.upgrade() {
+            Some(shared) if !shared.lock().stopping => {
+                let at = shared.now() + d;
+                drop(shared);
+                crate::timers::TimerHandle(Weak::clone(&self.0)).sleep_until(at).await;
+            }
+            _ => tokio::time::sleep(d).await,
+        }
+    }
+
+    /// The future's output, or none when `d` passed first.
+    async fn within<F: Future>(&self, d: Duration, future: F) -> Option<F::Output> {
+        match select(pin!(future), pin!(self.sleep(d))).await {
+            Either::Left((output, _)) => Some(output),
+            Either::Right(_) => None,
+        }
+    }
+}
+
+/// One renewal call, raced against its time limit and, through the clock thread, its deadlines.
+async fn renew(shared: &Weak<Shared>, batch: Batch) {
+    let Some(strong) = shared.upgrade() else { return };
+    let sent_at = strong.now();
+    // What was released or lost since the batch was cut is not renewed any more (I6).
+    let mut live: Vec<(Key, BootTime)> = Vec::with_capacity(batch.items.len());
+    let mut renewals = Vec::with_capacity(batch.items.len());
+    let mut timeout = Duration::MAX;
+    for (key, cell) in &batch.items {
+        if let Some(deadline) = cell.deadline() {
+            live.push((*key, deadline));
+            renewals.push(Renewal::new(cell.claim(), cell.ttl(), sent_at));
+            timeout = timeout.min(cell.plan.attempt_timeout(cell.ttl()));
+        }
+    }
+    drop(strong);
+    if renewals.is_empty() {
+        return;
+    }
+    let timing = Timing(Weak::clone(shared));
+    let call = AssertUnwindSafe(batch.backend.renew(&renewals)).catch_unwind();
+    let answers = match timing.within(timeout, call).await {
+        Some(Ok(answers)) => answers,
+        // A panic or a passed time limit: nobody knows, which neither extends nor ends a lease.
+        Some(Err(_)) | None => Vec::new(),
+    };
+    let Some(strong) = shared.upgrade() else { return };
+    let mut answers = answers.into_iter();
+    strong.answer(live.into_iter().map(|(key, from)| match answers.next() {
+        Some(Ok(RenewAnswer::Renewed { anchor, ttl, .. })) => {
+            Event::Renewed { key, from, anchor, granted: ttl }
+        }
+        Some(Ok(RenewAnswer::Lost(cause))) => Event::Gone { key, cause },
+        // A backend that answers too few leaves the rest unknown.
+        Some(Err(_)) | None => Event::Failed { key },
+    }));
+}
+
+/// Drives an abandoned attempt to its end and takes back what it may have been granted.
+async fn clean_up(timing: &Timing, abandoned: Abandoned) {
+    let Abandoned { attempt, give_up, release: order } = abandoned;
+    // A task of its own: a panic in it must not eat the clean-up.
+    let mut task = tokio::spawn(attempt);
+    let left = give_up.since(timing.now());
+    match timing.within(left, &mut task).await {
+        // A refused try leaves nothing behind, and neither does a failure that provably had no effect.
+        Some(Ok(Ok(Attempt::Held(_)))) => {}
+        Some(Ok(Err(e))) if e.effect() == Effect::None => {}
+        Some(Ok(Ok(Attempt::Granted(_)) | Err(_)) | Err(_)) => release(timing, order).await,
+        None => {
+            // It still runs. The backend orders this release after it; in case it does not, the
+            // release is repeated once the attempt has come to its end.
+            let again = ReleaseOrder {
+                backend: Arc::clone(&order.backend),
+                claim: order.claim.clone(),
+                counted: order.counted.0.count(),
+                ..order
+            };
+            let timeout = order.timeout;
+            release(timing, order).await;
+            if timing.within(timeout, &mut task).await.is_none() {
+                task.abort();
+            }
+            release(timing, again).await;
+        }
+    }
+}
+
+/// Releases until the store answers, or until it has let the grant run out by itself.
+async fn release(timing: &Timing, order: ReleaseOrder) {
+    let mut pause = RELEASE_PAUSE_MIN;
+    loop {
+        let now = timing.now();
+        let mut request = ReleaseRequest::new(order.claim.clone(), now);
+        request.keep_for = order.keep_until.since(now);
+        let call = AssertUnwindSafe(order.backend.release(&request)).catch_unwind();
+        match timing.within(order.timeout, call).await {
+            Some(Ok(Ok(_))) => return,
+            Some(Ok(Err(e))) if !e.is_retryable() => return,
+            Some(Ok(Err(_))) | Some(Err(_)) | None => {}
+        }
+        if timing.now() >= order.until {
+            return;
+        }
+        timing.sleep(pause).await;
+        pause = (pause * 2).min(RELEASE_PAUSE_MAX);
+    }
+}
