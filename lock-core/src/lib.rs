@@ -39,6 +39,27 @@
 //!
 //! The promises have ids, in [`invariants`].
 
+/// Whether a defect of [`mutant::Mutant`] is planted: the constant `false` without
+/// `--cfg leasehold_mutants`.
+#[cfg(leasehold_mutants)]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mutant {
+    ($name:ident) => {
+        $crate::mutant::is_planted($crate::mutant::Mutant::$name)
+    };
+}
+
+/// The constant `false`: this build has no planted defects.
+#[cfg(not(leasehold_mutants))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
+
 mod backend;
 mod cell;
 mod client;
@@ -52,6 +73,9 @@ pub mod invariants;
 mod lease;
 mod line;
 mod memory;
+#[cfg(leasehold_mutants)]
+#[doc(hidden)]
+pub mod mutant;
 mod name;
 mod owner;
 mod profile;
