@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::Plan;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::{BootTime, Claim, EndReason, LeaseName, LeaseState, LostCause, OwnerId, Token, deadline};
 
 pub(crate) struct LeaseCell {
@@ -39,7 +39,7 @@ pub(crate) struct LeaseCell {
 struct Cold {
     end: Option<LeaseState>,
     at_risk: bool,
-    signals: Option<Box<Signals>>,
+    signals: Option<Arc<Signals>>,
 }
 
 /// Made on first use: most leases are never watched.
@@ -130,14 +130,14 @@ impl LeaseCell {
                     None => LostCause::Expired,
                 })
             };
-            let mut cold = lock(&self.cold);
+            let cold = lock(&self.cold);
             // A renewal may have been acknowledged in time since the load: then look again.
             if self
                 .deadline
                 .compare_exchange(deadline.as_nanos(), 0, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
             {
-                fire(&mut cold, state);
+                fire(cold, state);
                 return true;
             }
         }
@@ -145,11 +145,11 @@ impl LeaseCell {
 
     /// Ends the lease with `state`; false when it was over already.
     pub(crate) fn end(&self, state: LeaseState) -> bool {
-        let mut cold = lock(&self.cold);
+        let cold = lock(&self.cold);
         if self.deadline.swap(0, Ordering::AcqRel) == 0 {
             return false;
         }
-        fire(&mut cold, state);
+        fire(cold, state);
         true
     }
 
@@ -193,9 +193,10 @@ impl LeaseCell {
             return;
         }
         cold.at_risk = remaining.is_some();
-        if let Some(signals) = &cold.signals {
-            let state = remaining.map_or(LeaseState::Held, |remaining| LeaseState::AtRisk { remaining });
-            signals.states.send_replace(state);
+        let signals = cold.signals.clone();
+        drop(cold);
+        if let Some(signals) = signals {
+            signals.tell(remaining.map_or(LeaseState::Held, |remaining| LeaseState::AtRisk { remaining }));
         }
     }
 
@@ -219,14 +220,30 @@ impl LeaseCell {
     }
 }
 
-/// Writes the end and tells everybody. Under the cold lock, which no waker of ours takes.
-fn fire(cold: &mut Cold, state: LeaseState) {
+impl Signals {
+    /// The end stays the last word, whoever comes late with a warning.
+    fn tell(&self, state: LeaseState) {
+        self.states.send_if_modified(|current| {
+            let goes_on = !current.is_over();
+            if goes_on {
+                *current = state;
+            }
+            goes_on
+        });
+    }
+}
+
+/// Writes the end, then tells everybody outside the lock: a waker may ask for the state at once.
+fn fire(mut cold: MutexGuard<'_, Cold>, state: LeaseState) {
     cold.end = Some(state.clone());
-    if let Some(signals) = &cold.signals {
-        if state.is_loss() {
+    let signals = cold.signals.clone();
+    drop(cold);
+    if let Some(signals) = signals {
+        let loss = state.is_loss();
+        signals.tell(state);
+        if loss {
             signals.cancelled.cancel();
         }
-        signals.states.send_replace(state);
     }
 }
 
@@ -242,7 +259,7 @@ fn signals(cold: &mut Cold) -> &Signals {
         if state.is_loss() {
             cancelled.cancel();
         }
-        Box::new(Signals { states: watch::Sender::new(state), cancelled })
+        Arc::new(Signals { states: watch::Sender::new(state), cancelled })
     })
 }
 

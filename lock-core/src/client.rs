@@ -22,8 +22,8 @@ use crate::seen::Seen;
 use crate::watchdog::{Abandoned, Order, Pending, ReleaseOrder};
 use crate::{
     AcquireRequest, Attempt, BackendError, BootTime, Claim, Contention, Effect, EndReason, ErrorKind, Grant,
-    Inspection, Lease, LeaseBackend, LeaseName, OwnerId, Profile, Settings, SettingsError, Token, Watchdog,
-    deadline,
+    Inspection, Lease, LeaseBackend, LeaseName, OwnerId, Profile, ReleaseRequest, Settings, SettingsError,
+    Token, Watchdog, deadline,
 };
 
 /// Pauses between tries while the store does not answer.
@@ -386,13 +386,24 @@ impl LeaseClient {
             match self.0.seen.accept(pursuit.name, grant.token) {
                 Ok(()) => return self.hold(pursuit, settings, grant, sent_at).map(TryAcquire::Granted),
                 Err(seen) => {
-                    pursuit.give_up();
+                    self.take_back(pursuit).await;
                     if floor.replace(seen).is_some() {
                         let (name, granted) = (pursuit.name.clone(), grant.token);
                         return Err(AcquireError::TokenRegression { name, granted, seen });
                     }
                 }
             }
+        }
+    }
+
+    /// Takes back a grant that is not accepted, before the next attempt meets it.
+    async fn take_back(&self, pursuit: &mut Pursuit<'_>) {
+        let request = ReleaseRequest::new(pursuit.claim(), self.now());
+        if self.bounded("release", Effect::Unknown, self.0.backend.release(&request)).await.is_ok() {
+            pursuit.owner = OwnerId::random();
+            pursuit.unclear = false;
+        } else {
+            pursuit.give_up();
         }
     }
 

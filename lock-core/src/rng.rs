@@ -11,6 +11,11 @@ impl Jitter {
         Jitter(getrandom::u64().unwrap_or(0x5eed))
     }
 
+    #[cfg(test)]
+    pub(crate) fn with_seed(seed: u64) -> Self {
+        Jitter(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -148,10 +148,7 @@ impl State {
         let key = Key { index, generation };
         if let Some(timer) = timer_of(&entry) {
             entry.timer = timer;
-            self.group(group).timers.insert((timer, index));
-        } else {
-            // Over already: the entry is there only to be removed.
-            entry.timer = BootTime::MAX;
+            self.timers(group).insert((timer, index));
         }
         self.entries[index as usize] = Some(entry);
         self.held += 1;
@@ -162,8 +159,9 @@ impl State {
     pub(crate) fn remove(&mut self, key: Key) -> bool {
         match self.entries.get_mut(key.index as usize) {
             Some(slot) if slot.as_ref().is_some_and(|e| e.generation == key.generation) => {
-                let entry = slot.take().expect("just seen");
-                self.group(entry.group).timers.remove(&(entry.timer, key.index));
+                if let Some(entry) = slot.take() {
+                    self.timers(entry.group).remove(&(entry.timer, key.index));
+                }
                 self.free.push((key.index, key.generation.wrapping_add(1)));
                 self.held -= 1;
                 true
@@ -189,10 +187,9 @@ impl State {
         assert_eq!(timers, live, "every held entry has exactly one timer");
         for (index, entry) in self.entries.iter().enumerate() {
             let Some(entry) = entry else { continue };
-            let set = entry.timer == BootTime::MAX || {
-                let group = self.groups[entry.group as usize].as_ref().expect("group of an entry");
-                group.timers.contains(&(entry.timer, index as u32))
-            };
+            let group = self.groups[entry.group as usize].as_ref();
+            let set = entry.timer == BootTime::MAX
+                || group.is_some_and(|g| g.timers.contains(&(entry.timer, index as u32)));
             assert!(set, "the timer of {:?} is lost", entry.cell);
         }
     }
@@ -205,7 +202,7 @@ impl State {
                 self.renewed(key, from, anchor, granted, now, actions)
             }
             Event::Gone { key, cause } => {
-                if let Some(entry) = self.entry(key) {
+                if let Some(entry) = find(&mut self.entries, key) {
                     let cell = Arc::clone(&entry.cell);
                     self.rest(key.index);
                     actions.push(Action::End { cell, state: LeaseState::Lost(cause) });
@@ -213,21 +210,17 @@ impl State {
             }
             Event::Failed { key } => self.failed(key, now, actions),
             Event::Replan { key } => {
-                if self.entry(key).is_some() {
-                    let State { entries, jitter, .. } = self;
-                    plan_next(entries[key.index as usize].as_mut().expect("just seen"), now, jitter);
+                if let Some(entry) = find(&mut self.entries, key) {
+                    plan_next(entry, now, &mut self.jitter);
                     self.rearm(key.index);
                 }
             }
         }
     }
 
-    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
-        self.entries.get_mut(key.index as usize)?.as_mut().filter(|e| e.generation == key.generation)
-    }
-
-    fn group(&mut self, group: u32) -> &mut Group {
-        self.groups[group as usize].as_mut().expect("a group outlives its entries")
+    fn timers(&mut self, group: u32) -> &mut BTreeSet<(BootTime, u32)> {
+        // A client removes its group when its last guard is gone.
+        &mut self.groups[group as usize].as_mut().expect("a group outlives its entries").timers
     }
 
     /// Gives the entry the timer that its fields ask for.
@@ -236,7 +229,7 @@ impl State {
         let (group, old, new) = (entry.group, entry.timer, timer_of(entry).unwrap_or(BootTime::MAX));
         entry.timer = new;
         if old != new {
-            let timers = &mut self.group(group).timers;
+            let timers = self.timers(group);
             timers.remove(&(old, index));
             if new != BootTime::MAX {
                 timers.insert((new, index));
@@ -251,7 +244,7 @@ impl State {
         entry.timer = BootTime::MAX;
         entry.due = BootTime::MAX;
         entry.warn = BootTime::MAX;
-        self.group(group).timers.remove(&(old, index));
+        self.timers(group).remove(&(old, index));
     }
 
     fn tick(&mut self, now: BootTime, late: Duration, actions: &mut Vec<Action>) {
@@ -266,7 +259,7 @@ impl State {
                     break;
                 }
                 budget -= 1;
-                let entry = self.entries[index as usize].as_mut().expect("a timer has its entry");
+                let Some(entry) = self.entries[index as usize].as_mut() else { break };
                 let cell = Arc::clone(&entry.cell);
                 match cell.deadline() {
                     // Released, or ended by a check, and about to be removed.
@@ -289,17 +282,20 @@ impl State {
                 }
             }
             if let Some(&first) = due.first() {
-                self.take_along(g, first, now, &mut due, budget.min(LEASES_PER_STEP_MAX));
+                let early = self.take_along(g, first, now, budget);
+                budget -= early.len();
+                due.extend(early);
                 self.batch(g, due, actions);
             }
         }
     }
 
-    /// Adds to `due` what else of the group is to be renewed within a quarter interval.
-    fn take_along(&mut self, g: u32, first: u32, now: BootTime, due: &mut Vec<u32>, budget: usize) {
-        let cell = &self.entries[first as usize].as_ref().expect("due entry").cell;
-        let horizon = now + cell.plan.interval(cell.ttl()) / 4;
-        let group = self.groups[g as usize].as_ref().expect("group of a due entry");
+    /// What else of the group is to be renewed within a quarter interval.
+    fn take_along(&mut self, g: u32, first: u32, now: BootTime, budget: usize) -> Vec<u32> {
+        let (Some(entry), Some(group)) = (&self.entries[first as usize], &self.groups[g as usize]) else {
+            return Vec::new();
+        };
+        let horizon = now + entry.cell.plan.interval(entry.cell.ttl()) / 4;
         let early: Vec<u32> = group
             .timers
             .range(..=(horizon, u32::MAX))
@@ -307,22 +303,25 @@ impl State {
             .filter(|&index| self.entries[index as usize].as_ref().is_some_and(|e| e.due <= horizon))
             .take(budget)
             .collect();
-        for index in early {
-            self.entries[index as usize].as_mut().expect("just seen").due = BootTime::MAX;
+        for &index in &early {
+            if let Some(entry) = self.entries[index as usize].as_mut() {
+                entry.due = BootTime::MAX;
+            }
             self.rearm(index);
-            due.push(index);
         }
+        early
     }
 
     fn batch(&mut self, g: u32, due: Vec<u32>, actions: &mut Vec<Action>) {
-        let backend = StdArc::clone(&self.groups[g as usize].as_ref().expect("group of a batch").backend);
+        let Some(group) = &self.groups[g as usize] else { return };
+        let backend = StdArc::clone(&group.backend);
         let chunk = backend.profile().batch_max.max(1);
         for part in due.chunks(chunk) {
             let items = part
                 .iter()
-                .map(|&index| {
-                    let entry = self.entries[index as usize].as_ref().expect("due entry");
-                    (Key { index, generation: entry.generation }, Arc::clone(&entry.cell))
+                .filter_map(|&index| {
+                    let entry = self.entries[index as usize].as_ref()?;
+                    Some((Key { index, generation: entry.generation }, Arc::clone(&entry.cell)))
                 })
                 .collect::<Vec<_>>();
             self.renewals_sent += items.len() as u64;
@@ -340,14 +339,13 @@ impl State {
         now: BootTime,
         actions: &mut Vec<Action>,
     ) {
-        let Some(entry) = self.entry(key) else { return };
+        let Some(entry) = find(&mut self.entries, key) else { return };
         let cell = Arc::clone(&entry.cell);
         match cell.extend(from, anchor, granted, now) {
             Extended::Yes => {
                 entry.failures = 0;
                 entry.first_failure = None;
-                let State { entries, jitter, .. } = self;
-                plan_next(entries[key.index as usize].as_mut().expect("just seen"), anchor, jitter);
+                plan_next(entry, anchor, &mut self.jitter);
                 self.rearm(key.index);
                 actions.push(Action::Risk { cell, remaining: None });
             }
@@ -360,7 +358,7 @@ impl State {
     }
 
     fn failed(&mut self, key: Key, now: BootTime, actions: &mut Vec<Action>) {
-        let Some(entry) = self.entry(key) else { return };
+        let Some(entry) = find(&mut self.entries, key) else { return };
         let cell = Arc::clone(&entry.cell);
         let Some(deadline) = cell.deadline() else { return self.rest(key.index) };
         let first = *entry.first_failure.get_or_insert(now);
@@ -369,12 +367,15 @@ impl State {
         entry.failures = entry.failures.saturating_add(1);
         let retry = now + self.jitter.shorten(pause, 50);
         let within_budget = retry.since(first) < cell.plan.retry_budget();
-        let entry = self.entry(key).expect("just seen");
         entry.due = if within_budget { retry } else { BootTime::MAX };
         entry.warn = BootTime::MAX;
         self.rearm(key.index);
         actions.push(Action::Risk { cell, remaining: Some(deadline.since(now)) });
     }
+}
+
+fn find(entries: &mut [Option<Entry>], key: Key) -> Option<&mut Entry> {
+    entries.get_mut(key.index as usize)?.as_mut().filter(|e| e.generation == key.generation)
 }
 
 /// Plans the next renewal after an acknowledged one: an interval after its anchor, a little early.
@@ -391,4 +392,292 @@ fn plan_next(entry: &mut Entry, anchor: BootTime, jitter: &mut Jitter) {
 
 fn timer_of(entry: &Entry) -> Option<BootTime> {
     Some(entry.cell.deadline()?.min(entry.due).min(entry.warn))
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::{
+        AcquireRequest, Attempt, BackendError, Claim, EndReason, Facets, Inspection, LeaseName, OwnerId,
+        Profile, ReleaseRequest, Released, RenewAnswer, Renewal, Token, Waiter, async_trait, deadline,
+    };
+
+    /// Only its profile is looked at: the step itself never calls a backend.
+    #[derive(Debug)]
+    struct ProfileOnly(Profile);
+
+    #[async_trait]
+    impl LeaseBackend for ProfileOnly {
+        fn profile(&self) -> &Profile {
+            &self.0
+        }
+        async fn acquire(&self, _: &AcquireRequest) -> Result<Attempt, BackendError> {
+            unreachable!("the step makes no calls")
+        }
+        async fn renew(&self, _: &[Renewal]) -> Vec<Result<RenewAnswer, BackendError>> {
+            unreachable!("the step makes no calls")
+        }
+        async fn release(&self, _: &ReleaseRequest) -> Result<Released, BackendError> {
+            unreachable!("the step makes no calls")
+        }
+        async fn inspect(&self, _: &LeaseName) -> Result<Inspection, BackendError> {
+            unreachable!("the step makes no calls")
+        }
+        async fn waiter(&self, _: &AcquireRequest) -> Result<Box<dyn Waiter>, BackendError> {
+            unreachable!("the step makes no calls")
+        }
+        fn facets(&self) -> Facets<'_> {
+            Facets::default()
+        }
+        async fn close(&self) {}
+    }
+
+    const TTL: Duration = Duration::from_secs(30);
+    const START: BootTime = BootTime::from_nanos(1_000_000_000_000);
+
+    struct World {
+        state: State,
+        group: u32,
+        now: BootTime,
+        actions: Vec<Action>,
+        steps: u64,
+    }
+
+    impl World {
+        fn new(seed: u64) -> Self {
+            let mut state = State::new(Jitter::with_seed(seed));
+            let group = state.add_group(StdArc::new(ProfileOnly(Profile::new("test"))));
+            World { state, group, now: START, actions: Vec::new(), steps: 0 }
+        }
+
+        fn hold(&mut self, settings: &Settings) -> (Key, Arc<LeaseCell>) {
+            let name: LeaseName = "n".parse().expect("legal");
+            let token = Token::new(1).expect("legal");
+            let until = deadline::valid_until(self.now, settings.ttl, settings.ttl, Duration::from_millis(1));
+            let hard = settings.max_hold.map_or(BootTime::MAX, |d| self.now + d);
+            let cell = Arc::new(LeaseCell::new(
+                Claim::new(name, OwnerId::random(), Some(token)),
+                token,
+                settings.plan(),
+                Duration::from_millis(1),
+                settings.ttl,
+                self.now,
+                (hard, EndReason::MaxHold),
+                until,
+            ));
+            (self.state.add(self.group, Arc::clone(&cell), self.now), cell)
+        }
+
+        /// Goes to the next wake and makes the step; returns the keys to renew.
+        fn wake(&mut self) -> Vec<(Key, BootTime)> {
+            self.now = self.now.max(self.state.next_wake());
+            self.tick(Duration::ZERO)
+        }
+
+        fn tick(&mut self, late: Duration) -> Vec<(Key, BootTime)> {
+            self.state.step(Event::Tick { late }, self.now, &mut self.actions);
+            self.check();
+            let mut renew = Vec::new();
+            for action in std::mem::take(&mut self.actions) {
+                match action {
+                    Action::Renew(batch) => renew
+                        .extend(batch.items.iter().filter_map(|(key, cell)| Some((*key, cell.deadline()?)))),
+                    Action::EndDue { cell, paused } => assert!(cell.end_if_due(self.now, paused)),
+                    Action::End { cell, state } => assert!(cell.end(state)),
+                    Action::Risk { cell, remaining } => cell.set_at_risk(remaining),
+                }
+            }
+            renew
+        }
+
+        fn answer(&mut self, event: Event) {
+            self.state.step(event, self.now, &mut self.actions);
+            for action in std::mem::take(&mut self.actions) {
+                match action {
+                    Action::End { cell, state } => assert!(cell.end(state)),
+                    Action::Risk { cell, remaining } => cell.set_at_risk(remaining),
+                    _ => unreachable!("an answer orders no renewal by itself"),
+                }
+            }
+            self.check();
+        }
+
+        /// Looks at every entry: for many of them, only now and then.
+        fn check(&mut self) {
+            self.steps += 1;
+            if self.steps.is_multiple_of(self.state.held().max(1) as u64) {
+                self.state.check_timers();
+            }
+        }
+    }
+
+    #[test]
+    fn a_year_of_renewals_loses_nothing_and_renews_three_times_a_ttl() {
+        let mut world = World::new(7);
+        let (_, cell) = world.hold(&Settings::new());
+        let year = START + Duration::from_secs(365 * 24 * 3600);
+        let mut renewals = 0u64;
+        while world.now < year {
+            for (key, from) in world.wake() {
+                assert!(world.now < from, "renewed before the deadline");
+                renewals += 1;
+                let (anchor, granted) = (world.now, TTL);
+                world.now = world.now + Duration::from_millis(3);
+                world.answer(Event::Renewed { key, from, anchor, granted });
+            }
+        }
+        assert_eq!(cell.state(world.now), LeaseState::Held);
+        let per_ttl = renewals as f64 * 30.0 / (365.0 * 24.0 * 3600.0);
+        assert!((3.0..3.5).contains(&per_ttl), "{per_ttl} renewals a ttl");
+    }
+
+    #[test]
+    fn without_answers_the_lease_warns_and_then_ends_exactly_at_its_deadline() {
+        let mut world = World::new(1);
+        let (_, cell) = world.hold(&Settings::new());
+        let deadline = cell.deadline().expect("held");
+        let mut warned = None;
+        while cell.deadline().is_some() {
+            world.wake(); // the renewal is sent and nobody ever answers
+            if matches!(cell.state(world.now), LeaseState::AtRisk { .. }) {
+                warned.get_or_insert(world.now);
+            }
+        }
+        assert_eq!(world.now, deadline);
+        assert_eq!(cell.state(world.now), LeaseState::Lost(LostCause::Expired));
+        assert_eq!(warned, Some(deadline.before(TTL / 4)));
+        assert_eq!(world.state.next_wake(), BootTime::MAX);
+    }
+
+    #[test]
+    fn failures_are_tried_again_until_the_deadline_and_one_success_heals() {
+        let mut world = World::new(2);
+        let (_, cell) = world.hold(&Settings::new());
+        let mut tries = 0;
+        while world.now < START + Duration::from_secs(25) {
+            for (key, _) in world.wake() {
+                tries += 1;
+                world.answer(Event::Failed { key });
+                assert!(matches!(cell.state(world.now), LeaseState::AtRisk { .. }));
+            }
+        }
+        assert!((6..60).contains(&tries), "{tries} tries in 15 s: neither given up nor a tight loop");
+        let due = loop {
+            let due = world.wake();
+            if !due.is_empty() {
+                break due;
+            }
+        };
+        for (key, from) in due {
+            let anchor = world.now;
+            world.answer(Event::Renewed { key, from, anchor, granted: TTL });
+        }
+        assert_eq!(cell.state(world.now), LeaseState::Held);
+        assert!(cell.deadline().expect("held") > world.now + TTL * 9 / 10);
+    }
+
+    #[test]
+    fn a_spent_retry_budget_lets_the_lease_run_out() {
+        let mut world = World::new(3);
+        let (_, cell) = world.hold(&Settings::new().retry_budget(Duration::from_secs(2)));
+        let mut last = world.now;
+        while cell.deadline().is_some() {
+            for (key, _) in world.wake() {
+                last = world.now;
+                world.answer(Event::Failed { key });
+            }
+        }
+        assert!(last < START + Duration::from_secs(13), "tried until {last:?}");
+        assert_eq!(cell.state(world.now), LeaseState::Lost(LostCause::Expired));
+    }
+
+    #[test]
+    fn a_reply_after_the_deadline_resurrects_nothing() {
+        let mut world = World::new(4);
+        let (_, cell) = world.hold(&Settings::new());
+        let due = world.wake();
+        let anchor = world.now;
+        world.now = cell.deadline().expect("held");
+        for (key, from) in due {
+            world.answer(Event::Renewed { key, from, anchor, granted: TTL });
+        }
+        assert_eq!(cell.deadline(), None);
+        assert_eq!(cell.state(world.now), LeaseState::Lost(LostCause::Expired));
+        assert!(!cell.is_valid(START, |_| None), "a failing check is final, even for an older reading");
+    }
+
+    #[test]
+    fn a_reply_to_a_renewal_from_before_a_shorter_ttl_does_not_lengthen_it() {
+        let mut world = World::new(5);
+        let (key, cell) = world.hold(&Settings::new());
+        let due = world.wake();
+        let anchor = world.now;
+        cell.set_ttl(Duration::from_secs(2));
+        cell.shorten(world.now + Duration::from_secs(2));
+        world.answer(Event::Replan { key });
+        for (key, from) in due {
+            world.answer(Event::Renewed { key, from, anchor, granted: TTL });
+        }
+        assert_eq!(cell.deadline(), Some(anchor + Duration::from_secs(2)));
+        assert!(!world.wake().is_empty(), "it is renewed again at once");
+    }
+
+    #[test]
+    fn max_hold_ends_the_lease_and_stops_its_renewals() {
+        let mut world = World::new(6);
+        let (_, cell) = world.hold(&Settings::new().max_hold(Duration::from_secs(100)));
+        while cell.deadline().is_some() {
+            for (key, from) in world.wake() {
+                let anchor = world.now;
+                world.answer(Event::Renewed { key, from, anchor, granted: TTL });
+            }
+        }
+        assert_eq!(world.now, START + Duration::from_secs(100));
+        assert_eq!(cell.state(world.now), LeaseState::Ended(EndReason::MaxHold));
+    }
+
+    #[test]
+    fn a_late_tick_says_for_how_long_nothing_ran() {
+        let mut world = World::new(8);
+        let (_, cell) = world.hold(&Settings::new());
+        world.now = world.now + Duration::from_secs(90);
+        assert!(world.tick(Duration::from_secs(80)).is_empty(), "what is over is not renewed");
+        let paused = Duration::from_secs(80);
+        assert_eq!(cell.state(world.now), LeaseState::Lost(LostCause::Paused { paused }));
+    }
+
+    #[test]
+    fn ten_thousand_leases_are_renewed_in_full_batches_and_none_is_forgotten() {
+        let mut world = World::new(9);
+        let held: Vec<_> = (0..10_000).map(|_| world.hold(&Settings::new())).collect();
+        let end = START + TTL * 3;
+        while world.now < end {
+            let anchor = world.now;
+            for (key, from) in world.wake() {
+                let anchor = anchor.max(world.now);
+                world.answer(Event::Renewed { key, from, anchor, granted: TTL });
+            }
+        }
+        for (key, cell) in held {
+            assert_eq!(cell.state(world.now), LeaseState::Held);
+            assert!(world.state.remove(key) && !world.state.remove(key));
+        }
+        let periods = world.state.renewals_sent as f64 / 10_000.0;
+        let per_period = world.state.batches_sent as f64 / periods;
+        assert!(per_period <= 40.0, "{per_period} calls a period for 10,000 leases");
+        assert_eq!((world.state.held(), world.state.next_wake()), (0, BootTime::MAX));
+    }
+
+    #[test]
+    fn a_reused_slot_is_not_touched_by_answers_for_its_former_lease() {
+        let mut world = World::new(10);
+        let (old, _) = world.hold(&Settings::new());
+        assert!(world.state.remove(old));
+        let (new, cell) = world.hold(&Settings::new());
+        assert_eq!(old.index, new.index);
+        world.answer(Event::Gone { key: old, cause: LostCause::SessionEnded });
+        assert_eq!(cell.state(world.now), LeaseState::Held);
+        assert!(!world.state.remove(old));
+    }
 }
