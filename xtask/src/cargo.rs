@@ -1,0 +1,171 @@
+//! Running cargo under a time limit, with its test counts read on the way through.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::leftovers::{Marked, SETTLE_MAX};
+
+/// The top folder of the workspace.
+pub(crate) fn root() -> &'static Path {
+    // The manifest lies one folder below.
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."))
+}
+
+/// The build folder: the one cargo itself would use.
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// Tests that ran, as cargo's own summary lines count them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) ignored: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    pub(crate) fn of_line(line: &str) -> Option<Counts> {
+        let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+        let mut found = Counts::default();
+        for part in counts.split(';') {
+            match part.trim().split_once(' ') {
+                Some((n, "passed")) => found.passed = n.parse().ok()?,
+                Some((n, "failed")) => found.failed = n.parse().ok()?,
+                Some((n, "ignored")) => found.ignored = n.parse().ok()?,
+                _ => {}
+            }
+        }
+        Some(found)
+    }
+}
+
+/// One call of cargo.
+#[derive(Clone, Debug)]
+pub(crate) struct Cargo {
+    args: Vec<String>,
+    env: Vec<(&'static str, String)>,
+}
+
+impl Cargo {
+    pub(crate) fn new(subcommand: &str) -> Self {
+        Cargo { args: vec![subcommand.to_owned()], env: Vec::new() }
+    }
+
+    pub(crate) fn args<'a>(mut self, args: impl IntoIterator<Item = &'a str>) -> Self {
+        self.args.extend(args.into_iter().map(str::to_owned));
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// Compiles with one more `--cfg`, in a build folder of its own, so that it neither spoils nor
+    /// rebuilds the common one.
+    pub(crate) fn with_cfg(self, cfg: &str, folder: &str) -> Self {
+        let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+        self.env("RUSTFLAGS", format!("{flags} --cfg {cfg}").trim_start().to_owned())
+            .env("CARGO_TARGET_DIR", target_dir().join(folder).display().to_string())
+    }
+
+    /// The command, to be run in the top folder.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(&self.args).current_dir(root()).stdin(Stdio::null());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs it with its output passed through, and ends it when `until` comes first.
+    ///
+    /// # Errors
+    /// What failed, in one line.
+    pub(crate) fn run(&self, mark: &Marked, until: Instant) -> Result<Counts, String> {
+        println!("$ cargo {}", self.args.join(" "));
+        let mut command = self.command();
+        let mut child =
+            mark.put_on(&mut command).stdout(Stdio::piped()).spawn().map_err(|e| format!("cargo: {e}"))?;
+        let output = child.stdout.take();
+        let reader = std::thread::spawn(move || {
+            output.map_or_else(Counts::default, |o| pass_through(o, std::io::stdout()))
+        });
+        let status = loop {
+            match child.try_wait().map_err(|e| format!("cargo: {e}"))? {
+                Some(status) => break status,
+                None if Instant::now() >= until => {
+                    mark.kill_all();
+                    let _ = child.wait();
+                    return Err("ended: it ran into its hard limit".to_owned());
+                }
+                None => std::thread::sleep(Duration::from_millis(50)),
+            }
+        };
+        // A descendant that was left behind may hold the pipe open: then the counts read so far are
+        // lost, and the part fails for the descendant.
+        let counts = if mark.settle(SETTLE_MAX).is_empty() {
+            reader.join().unwrap_or_default()
+        } else {
+            Counts::default()
+        };
+        if status.success() {
+            Ok(counts)
+        } else {
+            Err(format!("cargo {} failed ({status}; {} tests failed)", self.args.join(" "), counts.failed))
+        }
+    }
+
+    /// Runs it quietly and returns its standard output.
+    ///
+    /// # Errors
+    /// What failed, with its standard error.
+    pub(crate) fn output(&self) -> Result<String, String> {
+        let out = self.command().output().map_err(|e| format!("cargo: {e}"))?;
+        if out.status.success() {
+            Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+        } else {
+            Err(format!("cargo {} failed: {}", self.args.join(" "), String::from_utf8_lossy(&out.stderr)))
+        }
+    }
+}
+
+fn pass_through(output: impl std::io::Read, mut to: impl Write) -> Counts {
+    let mut counts = Counts::default();
+    let mut reader = BufReader::new(output);
+    let mut line = Vec::new();
+    // Bytes, not text: a test may print anything.
+    while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
+        let _ = to.write_all(&line).and_then(|()| to.flush());
+        if let Some(found) = Counts::of_line(String::from_utf8_lossy(&line).trim_end()) {
+            counts.add(found);
+        }
+        line.clear();
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_lines_are_counted() {
+        let line = "test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        assert_eq!(Counts::of_line(line), Some(Counts { passed: 12, failed: 1, ignored: 3 }));
+        assert_eq!(Counts::of_line("test memory/mutex ... ok"), None);
+        let output = "noise \u{fffd}\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n".repeat(2);
+        let mut copy = Vec::new();
+        assert_eq!(pass_through(output.as_bytes(), &mut copy).passed, 4);
+        assert_eq!(copy, output.as_bytes());
+    }
+}
