@@ -15,6 +15,8 @@
 //! * A user's waker panics: the clock thread goes on.
 
 mod io;
+#[cfg(all(test, shuttle))]
+mod model;
 pub(crate) mod step;
 
 use std::fmt;

@@ -394,18 +394,22 @@ fn timer_of(entry: &Entry) -> Option<BootTime> {
     Some(entry.cell.deadline()?.min(entry.due).min(entry.warn))
 }
 
-#[cfg(all(test, not(shuttle)))]
-mod tests {
-    use super::*;
-    use crate::settings::Settings;
+#[cfg(test)]
+pub(crate) mod testing {
     use crate::{
-        AcquireRequest, Attempt, BackendError, Claim, EndReason, Facets, Inspection, LeaseName, OwnerId,
-        Profile, ReleaseRequest, Released, RenewAnswer, Renewal, Token, Waiter, async_trait, deadline,
+        AcquireRequest, Attempt, BackendError, Facets, Inspection, LeaseBackend, LeaseName, Profile,
+        ReleaseRequest, Released, RenewAnswer, Renewal, Waiter, async_trait,
     };
 
     /// Only its profile is looked at: the step itself never calls a backend.
     #[derive(Debug)]
-    struct ProfileOnly(Profile);
+    pub(crate) struct ProfileOnly(Profile);
+
+    impl ProfileOnly {
+        pub(crate) fn new() -> Self {
+            ProfileOnly(Profile::new("test"))
+        }
+    }
 
     #[async_trait]
     impl LeaseBackend for ProfileOnly {
@@ -432,6 +436,14 @@ mod tests {
         }
         async fn close(&self) {}
     }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::testing::ProfileOnly;
+    use super::*;
+    use crate::settings::Settings;
+    use crate::{Claim, EndReason, LeaseName, OwnerId, Token, deadline};
 
     const TTL: Duration = Duration::from_secs(30);
     const START: BootTime = BootTime::from_nanos(1_000_000_000_000);
@@ -447,7 +459,7 @@ mod tests {
     impl World {
         fn new(seed: u64) -> Self {
             let mut state = State::new(Jitter::with_seed(seed));
-            let group = state.add_group(StdArc::new(ProfileOnly(Profile::new("test"))));
+            let group = state.add_group(StdArc::new(ProfileOnly::new()));
             World { state, group, now: START, actions: Vec::new(), steps: 0 }
         }
 
