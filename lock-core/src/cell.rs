@@ -110,6 +110,7 @@ impl LeaseCell {
     pub(crate) fn is_valid(&self, now: BootTime, paused: impl FnOnce(BootTime) -> Option<Duration>) -> bool {
         match self.deadline() {
             Some(deadline) if now < deadline => true,
+            Some(_) if mutant!(CheckIgnoresDeadline) => true,
             Some(deadline) => !self.end_if_due(now, paused(deadline)),
             None => false,
         }
@@ -161,6 +162,12 @@ impl LeaseCell {
         granted: Duration,
         now: BootTime,
     ) -> Extended {
+        let anchor = if mutant!(DeadlineFromReply) { now } else { anchor };
+        if mutant!(LateReplyResurrects) {
+            let until = deadline::valid_until(now, self.ttl(), granted, self.margin);
+            self.deadline.store(until.as_nanos(), Ordering::Release);
+            return Extended::Yes;
+        }
         if now >= from {
             // Too late, whatever the store says.
             self.end_if_due(now, None);
@@ -189,7 +196,7 @@ impl LeaseCell {
 
     pub(crate) fn set_at_risk(&self, remaining: Option<Duration>) {
         let mut cold = lock(&self.cold);
-        if cold.end.is_some() || cold.at_risk == remaining.is_some() {
+        if cold.end.is_some() || cold.at_risk == remaining.is_some() || mutant!(RiskNeverShown) {
             return;
         }
         cold.at_risk = remaining.is_some();
@@ -236,6 +243,9 @@ impl Signals {
 /// Writes the end, then tells everybody outside the lock: a waker may ask for the state at once.
 fn fire(mut cold: MutexGuard<'_, Cold>, state: LeaseState) {
     cold.end = Some(state.clone());
+    if mutant!(LossSignalNeverFires) {
+        return;
+    }
     let signals = cold.signals.clone();
     drop(cold);
     if let Some(signals) = signals {

@@ -238,6 +238,7 @@ impl LeaseClient {
         let started = self.now();
         let until = match wait {
             Wait::Forever => BootTime::MAX,
+            Wait::AtMost(_) if mutant!(WaitNeverTimesOut) => BootTime::MAX,
             Wait::AtMost(d) => started + d,
         };
         let timed_out = |seen: Contention| AcquireError::TimedOut {
@@ -309,7 +310,9 @@ impl LeaseClient {
     /// May be called again.
     pub async fn shutdown(&self, limit: Duration) -> usize {
         self.0.closed.store(true, Ordering::Release);
-        let _ = self.by(self.now() + limit, self.0.pending.idle()).await;
+        if !mutant!(ShutdownDoesNotWait) {
+            let _ = self.by(self.now() + limit, self.0.pending.idle()).await;
+        }
         let _ = self.by(self.now() + self.0.operation_timeout, self.0.backend.close()).await;
         self.0.pending.pending()
     }
@@ -319,7 +322,7 @@ impl LeaseClient {
     }
 
     fn refuse(&self, settings: &Settings) -> Result<(), AcquireError> {
-        if self.0.closed.load(Ordering::Acquire) {
+        if self.0.closed.load(Ordering::Acquire) && !mutant!(ShutdownForgotten) {
             return Err(AcquireError::Closed);
         }
         settings.validate(self.profile())?;
@@ -434,7 +437,7 @@ impl LeaseClient {
                 Ok((sent_at, answer))
             }
             Some(Err(e)) => {
-                pursuit.unclear |= e.effect() == Effect::Unknown;
+                pursuit.unclear |= e.effect() == Effect::Unknown && !mutant!(UnknownTakenForFailure);
                 Err(e.into())
             }
             None => {
@@ -454,6 +457,7 @@ impl LeaseClient {
         sent_at: BootTime,
     ) -> Result<Lease, AcquireError> {
         let margin = self.profile().margin;
+        let grant = if mutant!(DeadlineFromReply) { Grant { anchor: self.now(), ..grant } } else { grant };
         let valid_until = deadline::valid_until(grant.anchor, settings.ttl, grant.ttl, margin);
         let now = self.now();
         if now >= valid_until {
@@ -462,10 +466,10 @@ impl LeaseClient {
             return Err(AcquireError::GrantedTooLate { name, took, ttl });
         }
         let mut hard = (BootTime::MAX, EndReason::MaxHold);
-        if let Some(max_hold) = settings.max_hold {
+        if let Some(max_hold) = settings.max_hold.filter(|_| !mutant!(MaxHoldIgnored)) {
             hard.0 = sent_at + max_hold;
         }
-        if let Some(at) = settings.deadline {
+        if let Some(at) = settings.deadline.filter(|_| !mutant!(BusinessDeadlineIgnored)) {
             // The wall clock is read once, here: a later step of it moves nothing.
             let end = now + at.duration_since(SystemTime::now()).unwrap_or_default();
             if end < hard.0 {
@@ -495,6 +499,7 @@ impl LeaseClient {
             keep_until,
             timeout: self.0.operation_timeout,
             until: self.now() + ttl,
+            again_at: None,
             counted: self.0.pending.count(),
         }
     }
@@ -524,7 +529,8 @@ impl<'a> Pursuit<'a> {
 
     /// Takes back what the store may hold. An owner is not used again after a release.
     fn give_up(&mut self) {
-        let order = self.client.release_order(self.claim(), self.ttl, BootTime::ZERO);
+        let mut order = self.client.release_order(self.claim(), self.ttl, BootTime::ZERO);
+        order.again_at = Some(self.client.now() + order.timeout);
         self.client.order(Order::Release(order));
         self.owner = OwnerId::random();
         self.unclear = false;
@@ -572,6 +578,9 @@ impl Attempting<'_, '_> {
 impl Drop for Attempting<'_, '_> {
     fn drop(&mut self) {
         let Some(attempt) = self.attempt.take() else { return };
+        if mutant!(AbandonedNotCleaned) {
+            return;
+        }
         let pursuit = &mut *self.pursuit;
         let release = pursuit.client.release_order(pursuit.claim(), pursuit.ttl, BootTime::ZERO);
         pursuit.client.order(Order::Abandoned(Abandoned { attempt, give_up: self.give_up, release }));

@@ -100,7 +100,7 @@ impl Lease {
     pub fn ensure(&self, needed: Duration) -> Result<(), LeaseOver> {
         self.check()?;
         match self.remaining() {
-            left if left >= needed => Ok(()),
+            left if left >= needed || mutant!(EnsureIgnoresNeed) => Ok(()),
             remaining => Err(LeaseOver { state: LeaseState::AtRisk { remaining }, ..self.over() }),
         }
     }
@@ -149,6 +149,9 @@ impl Lease {
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, LeaseOver> {
         self.check()?;
         let work = pin!(work);
+        if mutant!(RunIgnoresLoss) {
+            return Ok(work.await);
+        }
         match select(pin!(self.lost()), work).await {
             Either::Left((over, _)) => Err(over),
             Either::Right((output, _)) => Ok(output),
@@ -197,6 +200,7 @@ impl Lease {
             return Err(self.over().into());
         };
         let sent_at = self.client.now();
+        let ttl = if mutant!(SetTtlIgnored) { self.cell.ttl() } else { ttl };
         let renewal = [Renewal::new(self.cell.claim(), ttl, sent_at)];
         let limit = from.since(sent_at).min(self.client.0.operation_timeout);
         let call = self.client.0.backend.renew(&renewal);
@@ -257,12 +261,18 @@ impl Lease {
     /// Marks the lease done and stops its renewals, in this order (I8).
     fn finish(&mut self) -> Option<ReleaseOrder> {
         let key = self.key.take()?;
+        if mutant!(RenewsAfterRelease) {
+            return Some(self.client.release_order(self.cell.claim(), self.cell.ttl(), BootTime::ZERO));
+        }
         // What is over by the clock is lost, also when nobody had looked.
         self.is_valid();
         self.cell.end(LeaseState::Ended(EndReason::Released));
         self.client.0.watchdog.shared().remove(key);
-        let keep_until =
-            if self.min_hold.is_zero() { BootTime::ZERO } else { self.cell.since + self.min_hold };
+        let keep_until = if self.min_hold.is_zero() || mutant!(MinHoldIgnored) {
+            BootTime::ZERO
+        } else {
+            self.cell.since + self.min_hold
+        };
         Some(self.client.release_order(self.cell.claim(), self.cell.ttl(), keep_until))
     }
 
@@ -288,7 +298,9 @@ struct InBackground<'a> {
 
 impl Drop for InBackground<'_> {
     fn drop(&mut self) {
-        if let Some(order) = self.order.take() {
+        if let Some(order) = self.order.take()
+            && !mutant!(DroppedReleaseForgotten)
+        {
             self.client.order(Order::Release(order));
         }
     }
@@ -296,7 +308,9 @@ impl Drop for InBackground<'_> {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(order) = self.finish() {
+        if let Some(order) = self.finish()
+            && !mutant!(DropReleasesNothing)
+        {
             self.client.order(Order::Release(order));
         }
     }

@@ -84,7 +84,8 @@ impl MemoryBackend {
 
     /// An empty store.
     pub fn new(context: BackendContext) -> Self {
-        MemoryBackend { store: Arc::default(), context, profile: Self::PROFILE, closed: Arc::default() }
+        let profile = if mutant!(ProfileDeclaresLess) { Profile::new("memory") } else { Self::PROFILE };
+        MemoryBackend { store: Arc::default(), context, profile, closed: Arc::default() }
     }
 
     /// The same store for another watchdog: what a second process would see.
@@ -98,8 +99,16 @@ impl MemoryBackend {
         }
     }
 
+    /// Loses the record of a name, as a store that was restored or tampered with would: neither the
+    /// holder nor the floor is told. For tests of this and other crates.
+    #[doc(hidden)]
+    pub fn lose_record(&self, name: &LeaseName) {
+        let mut state = self.store.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        state.records.remove(name);
+    }
+
     fn state(&self, op: &'static str) -> Result<MutexGuard<'_, State>, BackendError> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) && !mutant!(CloseForgotten) {
             // why: the store is not touched any more.
             return Err(BackendError::new(
                 ErrorKind::Closed,
@@ -116,12 +125,14 @@ impl MemoryBackend {
 impl State {
     /// The record of `name` if it has not run out.
     fn live(&self, name: &LeaseName, now: BootTime) -> Option<&Record> {
-        self.records.get(name).filter(|r| now < r.expires)
+        self.records.get(name).filter(|r| r.is_live(now))
     }
 
     /// Drops a record and raises the floor to its token.
     fn collect(&mut self, name: &LeaseName) {
-        if let Some(record) = self.records.remove(name) {
+        if let Some(record) = self.records.remove(name)
+            && !mutant!(ReleasedTokenForgotten)
+        {
             self.floor = self.floor.max(Some(record.token));
         }
     }
@@ -129,14 +140,16 @@ impl State {
     /// Ends a record; the name stays taken for `keep_for`.
     fn free(&mut self, name: &LeaseName, keep_for: Duration, now: BootTime) {
         match self.records.get_mut(name) {
-            Some(record) if keep_for > Duration::ZERO => {
+            Some(record) if keep_for > Duration::ZERO && !mutant!(ReleaseIgnoresKeepFor) => {
                 record.owner = None;
                 record.info = HolderInfo::default();
                 record.expires = now + keep_for;
             }
             _ => self.collect(name),
         }
-        if let Some(waiting) = self.waiting.get(name) {
+        if let Some(waiting) = self.waiting.get(name)
+            && !mutant!(WakeLost)
+        {
             waiting.send_replace(());
         }
     }
@@ -148,7 +161,7 @@ impl State {
         }
         let State { records, floor, .. } = self;
         records.retain(|_, record| {
-            let live = now < record.expires;
+            let live = record.is_live(now);
             if !live {
                 *floor = (*floor).max(Some(record.token));
             }
@@ -175,7 +188,12 @@ impl State {
     fn fence(&mut self, name: &LeaseName, token: Token) -> Result<&mut FencedRecord, Stale> {
         let record = self.fenced.entry(name.clone()).or_default();
         match record.highest {
-            Some(highest) if highest > token => Err(Stale { presented: token, highest }),
+            Some(highest) if highest > token && !mutant!(FenceAcceptsLower) => {
+                Err(Stale { presented: token, highest })
+            }
+            Some(highest) if mutant!(FenceRefusesEqual) && highest == token => {
+                Err(Stale { presented: token, highest })
+            }
             _ => {
                 record.highest = Some(token);
                 Ok(record)
@@ -185,17 +203,48 @@ impl State {
 }
 
 impl Record {
+    fn is_live(&self, now: BootTime) -> bool {
+        now < self.expires || mutant!(ExpiryNeverFires)
+    }
+
+    /// Whether `renewal` comes from the owner and in time.
+    fn is_renewed_by(&self, renewal: &Renewal, now: BootTime) -> bool {
+        let owner = self.owner == Some(renewal.claim.owner) || mutant!(RenewIgnoresOwner);
+        let in_time = self.is_live(now) || mutant!(RenewRevivesExpired);
+        owner && in_time
+    }
+
+    /// Whether a planted defect lets a rival pass this record.
+    fn is_stolen(&self, request: &AcquireRequest, now: BootTime) -> bool {
+        let rival = self.owner != Some(request.owner);
+        let shorter = request.store_ttl < self.expires.since(now);
+        (mutant!(GrantsTwice) && rival) || (mutant!(ShorterTtlSteals) && shorter)
+    }
+
     fn view(&self, now: BootTime) -> Option<HolderView> {
         let mut view = HolderView::new(&self.owner?, self.token);
+        if mutant!(InspectLeaksOwner) {
+            view.fingerprint = self.owner?.to_hex();
+        }
         view.info = self.info.clone();
         view.acquired_unix_ms = Some(self.acquired_unix_ms);
+        let now = if mutant!(InspectOverstatesRemaining) { BootTime::ZERO } else { now };
         view.remaining = Some(self.expires.since(now));
         Some(view)
     }
 
     fn contention(&self, now: BootTime) -> Contention {
+        if mutant!(RefusalTellsNothing) {
+            return Contention::default();
+        }
         Contention::new(self.view(now), Some(self.expires.since(now)))
     }
+}
+
+/// What a store makes of a name that compares without case and trailing blanks.
+#[cfg_attr(not(leasehold_mutants), allow(dead_code))]
+fn look_alike(name: &LeaseName) -> LeaseName {
+    LeaseName::new(name.as_str().trim_end().to_lowercase()).unwrap_or_else(|_| name.clone())
 }
 
 fn exhausted(error: TokenError, name: &LeaseName) -> BackendError {
@@ -213,36 +262,64 @@ impl LeaseBackend for MemoryBackend {
     async fn acquire(&self, request: &AcquireRequest) -> Result<Attempt, BackendError> {
         self.profile.refuse(request)?;
         let (now, clock_us) = (self.context.now(), self.context.clock().unix_micros());
+        let clock_us = if mutant!(TokenWithoutClock) { 1 } else { clock_us };
         let mut state = self.state("acquire")?;
+        let raced = mutant!(GrantsOnRace) && state.live(&request.name, now).is_none();
+        if raced {
+            drop(state);
+            std::thread::sleep(Duration::from_micros(50));
+            state = self.state("acquire")?;
+        }
         state.sweep(now);
-        let floor = state.floor.max(request.token_floor);
-        let expires = now + request.store_ttl;
-        match state.records.get_mut(&request.name) {
-            Some(record) if now < record.expires => {
+        let floor = if mutant!(TokenFloorIgnored) { None } else { request.token_floor };
+        let floor = state.floor.max(floor);
+        let ttl = if mutant!(ExpiryTooEarly) { request.store_ttl / 2 } else { request.store_ttl };
+        let expires = now + ttl;
+        let name = if mutant!(NamesCollapse) { &look_alike(&request.name) } else { &request.name };
+        match state.records.get_mut(name) {
+            Some(record) if record.is_live(now) && !raced && !record.is_stolen(request, now) => {
                 if record.owner != Some(request.owner) {
+                    if mutant!(RefusedTryLeavesTrace) {
+                        record.expires = record.expires.max(expires);
+                    }
                     return Ok(Attempt::Held(record.contention(now)));
                 }
-                // The same owner asks again: same token, fresh expiry. A floor above it is honoured.
-                if request.token_floor.is_some_and(|floor| floor >= record.token) {
+                if mutant!(ReacquireNewToken) {
                     record.token = Token::next(Some(record.token), clock_us, floor)
                         .map_err(|e| exhausted(e, &request.name))?;
                 }
-                record.expires = expires;
+                // The same owner asks again: same token, fresh expiry. A floor above it is honoured.
+                if request.token_floor.is_some_and(|floor| floor >= record.token)
+                    && !mutant!(RepeatedFloorIgnored)
+                {
+                    record.token = Token::next(Some(record.token), clock_us, floor)
+                        .map_err(|e| exhausted(e, &request.name))?;
+                }
+                if !mutant!(ReacquireKeepsExpiry) {
+                    record.expires = expires;
+                }
                 Ok(Attempt::Granted(Grant::of(request, record.token)))
             }
             found => {
                 let last = found.as_ref().map(|record| record.token);
-                let token = Token::next(last, clock_us, floor).map_err(|e| exhausted(e, &request.name))?;
+                let token = match last.max(floor) {
+                    Some(stuck) if mutant!(StuckToken) => stuck,
+                    _ => Token::next(last, clock_us, floor).map_err(|e| exhausted(e, &request.name))?,
+                };
                 let record = Record {
                     owner: Some(request.owner),
                     token,
                     expires,
                     acquired_unix_ms: clock_us / 1_000,
-                    info: request.holder_info.clone(),
+                    info: if mutant!(HolderInfoDropped) {
+                        HolderInfo::default()
+                    } else {
+                        request.holder_info.clone()
+                    },
                 };
                 match found {
                     Some(slot) => *slot = record,
-                    None => drop(state.records.insert(request.name.clone(), record)),
+                    None => drop(state.records.insert(name.clone(), record)),
                 }
                 Ok(Attempt::Granted(Grant::of(request, token)))
             }
@@ -256,37 +333,60 @@ impl LeaseBackend for MemoryBackend {
             Ok(state) => state,
             Err(e) => return renewals.iter().map(|_| Err(e.clone())).collect(),
         };
-        renewals
-            .iter()
-            .map(|renewal| match state.records.get_mut(&renewal.claim.name) {
-                Some(record) if record.owner == Some(renewal.claim.owner) && now < record.expires => {
-                    if renewal.token_floor.is_some_and(|floor| floor >= record.token) {
-                        record.token = Token::next(Some(record.token), clock_us, renewal.token_floor)
-                            .map_err(|e| exhausted(e, &renewal.claim.name))?;
-                    }
-                    record.expires = now + renewal.store_ttl;
-                    Ok(RenewAnswer::renewed(renewal))
+        let answers = renewals.iter().map(|renewal| match state.records.get_mut(&renewal.claim.name) {
+            Some(record) if record.is_renewed_by(renewal, now) => {
+                if mutant!(RenewChangesToken)
+                    || renewal.token_floor.is_some_and(|floor| floor >= record.token)
+                        && !mutant!(RenewFloorIgnored)
+                {
+                    record.token = Token::next(Some(record.token), clock_us, renewal.token_floor)
+                        .map_err(|e| exhausted(e, &renewal.claim.name))?;
                 }
-                _ => Ok(RenewAnswer::Lost(state.lost(&renewal.claim, now))),
-            })
-            .collect()
+                if !mutant!(RenewExtendsNothing) {
+                    record.expires = now + renewal.store_ttl;
+                }
+                Ok(RenewAnswer::renewed(renewal))
+            }
+            None if mutant!(RenewRecreates) => {
+                let token = renewal
+                    .claim
+                    .token
+                    .ok_or_else(|| exhausted(TokenError::OutOfRange, &renewal.claim.name))?;
+                let record = Record {
+                    owner: Some(renewal.claim.owner),
+                    token,
+                    expires: now + renewal.store_ttl,
+                    acquired_unix_ms: 0,
+                    info: HolderInfo::default(),
+                };
+                state.records.insert(renewal.claim.name.clone(), record);
+                Ok(RenewAnswer::renewed(renewal))
+            }
+            _ => Ok(RenewAnswer::Lost(state.lost(&renewal.claim, now))),
+        });
+        if mutant!(RenewReversesBatch) { answers.rev().collect() } else { answers.collect() }
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released, BackendError> {
         let mut state = self.state("release")?;
         let claim = &request.claim;
         match state.records.get(&claim.name) {
-            Some(record) if record.owner == Some(claim.owner) => {
+            Some(record)
+                if record.owner == Some(claim.owner)
+                    || mutant!(ReleaseIgnoresOwner)
+                    || (mutant!(KeptNameIsFreedAgain) && record.owner.is_none()) =>
+            {
                 state.free(&claim.name, request.keep_for, request.sent_at);
                 Ok(Released::Released)
             }
             Some(record) => {
                 let now = self.context.now();
-                match record.view(now).filter(|_| now < record.expires) {
+                match record.view(now).filter(|_| record.is_live(now)) {
                     Some(view) => Ok(Released::NotHeld { by: Some(view) }),
                     None => Ok(Released::AlreadyReleased),
                 }
             }
+            None if mutant!(ReleaseAlwaysReleased) => Ok(Released::Released),
             None => Ok(Released::AlreadyReleased),
         }
     }
@@ -301,6 +401,9 @@ impl LeaseBackend for MemoryBackend {
         self.profile.refuse(request)?;
         let mut state = self.state("waiter")?;
         let waiting = state.waiting.entry(request.name.clone()).or_insert_with(|| watch::Sender::new(()));
+        if mutant!(WaiterLeaks) {
+            std::mem::forget(waiting.subscribe());
+        }
         Ok(Box::new(MemoryWaiter {
             woken: waiting.subscribe(),
             name: request.name.clone(),
@@ -342,7 +445,13 @@ struct MemoryWaiter {
 #[async_trait]
 impl Waiter for MemoryWaiter {
     async fn wait(&mut self, seen: &Contention) {
-        let end = self.context.now() + seen.remaining.unwrap_or(Duration::from_millis(250));
+        let mut end = self.context.now() + seen.remaining.unwrap_or(Duration::from_millis(250));
+        if mutant!(WakeNotLatched) {
+            self.woken.mark_unchanged();
+        }
+        if mutant!(WaiterSleepsThroughExpiry) {
+            end = BootTime::MAX;
+        }
         // An error means that the sender is gone, and it lives as long as this waiter.
         let changed = std::pin::pin!(self.woken.changed());
         futures_util::future::select(changed, self.context.sleep_until(end)).await;
@@ -379,8 +488,9 @@ impl LeaseAdmin for MemoryBackend {
             .records
             .iter()
             .filter(|(name, record)| {
-                now < record.expires
-                    && name.as_str().starts_with(prefix)
+                record.is_live(now)
+                    && (name.as_str().is_ascii() || !mutant!(ListHidesNames))
+                    && (name.as_str().starts_with(prefix) || mutant!(ListIgnoresPrefix))
                     && page.after.as_ref().is_none_or(|after| *name > after)
             })
             .map(|(name, _)| name)
@@ -394,17 +504,23 @@ impl LeaseAdmin for MemoryBackend {
         let now = self.context.now();
         let mut state = self.state("force_release")?;
         let Some(record) = state.live(&request.name, now) else { return Ok(Released::AlreadyReleased) };
-        if record.token != request.token {
+        if record.token != request.token && !mutant!(ForceReleaseBlind) {
             return Ok(Released::NotHeld { by: record.view(now) });
         }
-        if let Some(owner) = record.owner {
+        if let Some(owner) = record.owner
+            && !mutant!(ForceReleaseSilent)
+        {
             if state.forced.len() >= FORCED_MAX {
                 state.forced.clear();
             }
             state.forced.insert(owner, (request.by.clone(), request.reason.clone()));
         }
+        let floor = state.floor;
         state.free(&request.name, request.keep_for, now);
         state.floor = state.floor.max(Some(request.token));
+        if mutant!(ForcedTokenForgotten) {
+            state.floor = floor;
+        }
         Ok(Released::Released)
     }
 
@@ -412,6 +528,9 @@ impl LeaseAdmin for MemoryBackend {
         // One floor serves the whole namespace: raising it for all is raising it for one.
         let _ = name;
         let mut state = self.state("raise_floor")?;
+        if mutant!(RaisedFloorIgnored) {
+            return Ok(());
+        }
         state.floor = state.floor.max(Some(token));
         Ok(())
     }
@@ -430,7 +549,9 @@ impl LeaseAdmin for MemoryBackend {
                 e.to_string(),
             )
         })?;
-        state.floor = state.floor.max(Some(token));
+        if !mutant!(RaisedEpochIgnored) {
+            state.floor = state.floor.max(Some(token));
+        }
         Ok(epoch)
     }
 
@@ -481,6 +602,9 @@ impl FencedStore for MemoryBackend {
             Err(stale) => Fenced::Stale(stale),
             Ok(record) => {
                 record.values.clear();
+                if mutant!(PurgeForgetsMark) {
+                    record.highest = None;
+                }
                 Fenced::Accepted
             }
         })

@@ -167,6 +167,8 @@ mutants! {
     AbandonedNotCleaned,
     /// An attempt of unknown outcome is taken for a failed one.
     UnknownTakenForFailure,
+    /// An attempt that is granted after everybody gave it up is not taken back.
+    LateGrantNotReleased,
     /// A release whose caller went away is dropped with it.
     DroppedReleaseForgotten,
     /// A background release is not tried again.

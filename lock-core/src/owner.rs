@@ -87,6 +87,9 @@ impl OwnerId {
 
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if crate::mutant!(OwnerIdPrinted) {
+            return f.write_str(&self.to_hex());
+        }
         write!(f, "OwnerId(#{})", self.fingerprint())
     }
 }

@@ -16,7 +16,9 @@ impl Seen {
     pub(crate) fn accept(&self, name: &LeaseName, token: Token) -> Result<(), Token> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match seen.get_mut(name) {
-            Some(highest) if *highest >= token => return Err(*highest),
+            Some(highest) if *highest >= token && !crate::mutant!(RegressionUnnoticed) => {
+                return Err(*highest);
+            }
             Some(highest) => *highest = token,
             None => {
                 if seen.len() >= NAMES_MAX

@@ -13,7 +13,8 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::Shared;
 use super::step::{Batch, Event, Key};
 use crate::{
-    Attempt, BackendError, BootTime, Claim, Effect, LeaseBackend, ReleaseRequest, RenewAnswer, Renewal,
+    Attempt, BackendError, BootTime, Claim, Effect, LeaseBackend, ReleaseRequest, Released, RenewAnswer,
+    Renewal,
 };
 
 /// Calls in flight at once: renewals, and clean-ups beside them, so that a store that hangs on one
@@ -23,6 +24,9 @@ const CLEANUPS_IN_FLIGHT_MAX: usize = 16;
 /// Pauses between tries of a background release.
 const RELEASE_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RELEASE_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A store that has been away for long is asked less often: every eighth of the time it was away.
+const RELEASE_PAUSE_DIVISOR: u32 = 8;
+const RELEASE_PAUSE_LIMIT: Duration = Duration::from_secs(30);
 /// How long a stopped watchdog goes on cleaning up.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -85,6 +89,9 @@ pub(crate) struct ReleaseOrder {
     pub(crate) timeout: Duration,
     /// When the store has let the grant run out by itself.
     pub(crate) until: BootTime,
+    /// When to release once more if there was nothing to release: an attempt of unknown outcome may
+    /// still arrive (I7).
+    pub(crate) again_at: Option<BootTime>,
     pub(crate) counted: Counted,
 }
 
@@ -229,7 +236,7 @@ async fn renew(shared: &Weak<Shared>, batch: Batch) {
 
 /// Drives an abandoned attempt to its end and takes back what it may have been granted.
 async fn clean_up(timing: &Timing, abandoned: Abandoned) {
-    let Abandoned { attempt, give_up, release: order } = abandoned;
+    let Abandoned { attempt, give_up, release: mut order } = abandoned;
     // A task of its own: a panic in it must not eat the clean-up.
     let mut task = tokio::spawn(attempt);
     let left = give_up.since(timing.now());
@@ -237,7 +244,12 @@ async fn clean_up(timing: &Timing, abandoned: Abandoned) {
         // A refused try leaves nothing behind, and neither does a failure that provably had no effect.
         Some(Ok(Ok(Attempt::Held(_)))) => {}
         Some(Ok(Err(e))) if e.effect() == Effect::None => {}
-        Some(Ok(Ok(Attempt::Granted(_)) | Err(_)) | Err(_)) => release(timing, order).await,
+        Some(Ok(Ok(Attempt::Granted(_)))) => release(timing, order).await,
+        // Unknown, or a panic somewhere in between.
+        Some(Ok(Err(_)) | Err(_)) => {
+            order.again_at = Some(timing.now() + order.timeout);
+            release(timing, order).await;
+        }
         None => {
             // It still runs. The backend orders this release after it; in case it does not, the
             // release is repeated once the attempt has come to its end.
@@ -252,13 +264,17 @@ async fn clean_up(timing: &Timing, abandoned: Abandoned) {
             if timing.within(timeout, &mut task).await.is_none() {
                 task.abort();
             }
+            if mutant!(LateGrantNotReleased) {
+                return;
+            }
             release(timing, again).await;
         }
     }
 }
 
 /// Releases until the store answers, or until it has let the grant run out by itself.
-async fn release(timing: &Timing, order: ReleaseOrder) {
+async fn release(timing: &Timing, mut order: ReleaseOrder) {
+    let started = timing.now();
     let mut pause = RELEASE_PAUSE_MIN;
     loop {
         let now = timing.now();
@@ -266,14 +282,23 @@ async fn release(timing: &Timing, order: ReleaseOrder) {
         request.keep_for = order.keep_until.since(now);
         let call = AssertUnwindSafe(order.backend.release(&request)).catch_unwind();
         match timing.within(order.timeout, call).await {
-            Some(Ok(Ok(_))) => return,
-            Some(Ok(Err(e))) if !e.is_retryable() => return,
+            Some(Ok(Ok(Released::Released))) => return,
+            Some(Ok(Ok(_))) => match order.again_at.take() {
+                Some(at) => {
+                    timing.sleep(at.since(timing.now())).await;
+                    continue;
+                }
+                None => return,
+            },
+            Some(Ok(Err(e))) if !e.is_retryable() || mutant!(ReleaseNotRetried) => return,
             Some(Ok(Err(_))) | Some(Err(_)) | None => {}
         }
-        if timing.now() >= order.until {
+        let now = timing.now();
+        if now >= order.until {
             return;
         }
         timing.sleep(pause).await;
-        pause = (pause * 2).min(RELEASE_PAUSE_MAX);
+        let away = (now.since(started) / RELEASE_PAUSE_DIVISOR).min(RELEASE_PAUSE_LIMIT);
+        pause = (pause * 2).min(RELEASE_PAUSE_MAX.max(away));
     }
 }

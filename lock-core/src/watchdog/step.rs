@@ -315,7 +315,7 @@ impl State {
     fn batch(&mut self, g: u32, due: Vec<u32>, actions: &mut Vec<Action>) {
         let Some(group) = &self.groups[g as usize] else { return };
         let backend = StdArc::clone(&group.backend);
-        let chunk = backend.profile().batch_max.max(1);
+        let chunk = if mutant!(BatchMaxIgnored) { usize::MAX } else { backend.profile().batch_max.max(1) };
         for part in due.chunks(chunk) {
             let items = part
                 .iter()
@@ -326,6 +326,12 @@ impl State {
                 .collect::<Vec<_>>();
             self.renewals_sent += items.len() as u64;
             self.batches_sent += 1;
+            if mutant!(RenewalBurst) {
+                for _ in 0..2 {
+                    let items = items.clone();
+                    actions.push(Action::Renew(Batch { backend: StdArc::clone(&backend), items }));
+                }
+            }
             actions.push(Action::Renew(Batch { backend: StdArc::clone(&backend), items }));
         }
     }
@@ -360,6 +366,10 @@ impl State {
     fn failed(&mut self, key: Key, now: BootTime, actions: &mut Vec<Action>) {
         let Some(entry) = find(&mut self.entries, key) else { return };
         let cell = Arc::clone(&entry.cell);
+        if mutant!(FailedRenewalLoses) {
+            self.rest(key.index);
+            return actions.push(Action::End { cell, state: LeaseState::Lost(LostCause::Expired) });
+        }
         let Some(deadline) = cell.deadline() else { return self.rest(key.index) };
         let first = *entry.first_failure.get_or_insert(now);
         let pause_max = cell.plan.interval(cell.ttl()) / 4;
@@ -384,7 +394,8 @@ fn plan_next(entry: &mut Entry, anchor: BootTime, jitter: &mut Jitter) {
     let deadline = cell.deadline().unwrap_or(BootTime::ZERO);
     let interval = cell.plan.interval(cell.ttl());
     // A deadline at the business end cannot move any more.
-    let renewable = cell.plan.auto_renew && deadline < cell.hard_end;
+    let auto_renew = (cell.plan.auto_renew || mutant!(FixedIsRenewed)) && !mutant!(WatchdogNeverRenews);
+    let renewable = auto_renew && deadline < cell.hard_end;
     entry.due =
         if renewable { anchor + jitter.shorten(interval, RENEW_JITTER_PERCENT) } else { BootTime::MAX };
     entry.warn = if renewable { deadline.before(cell.ttl() / 4).max(anchor) } else { BootTime::MAX };
