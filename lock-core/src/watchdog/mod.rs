@@ -124,7 +124,7 @@ impl Watchdog {
         let running = Running { shared: StdArc::clone(&shared), io };
         std::thread::Builder::new()
             .name("leasehold-clock".into())
-            .spawn(move || while shared.turn() {})
+            .spawn(move || shared.run())
             .map_err(failed)?;
         Ok(Watchdog(StdArc::new(running)))
     }
@@ -252,6 +252,18 @@ impl Shared {
         let expected = self.lock().next_wake.min(deadline);
         let late = now.since(expected);
         (late >= step::PAUSE_MIN).then_some(late)
+    }
+
+    /// The clock thread. Should a turn ever panic, the next one goes on: no loss signal may depend on
+    /// a defect elsewhere.
+    fn run(&self) {
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.turn())) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => std::thread::yield_now(),
+            }
+        }
     }
 
     /// One turn of the clock thread; false when it is to end.
