@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use futures_util::future::{BoxFuture, Either, select};
+use futures_util::future::BoxFuture;
 
 use crate::cell::LeaseCell;
 use crate::line::Lines;
@@ -288,7 +288,7 @@ impl LeaseClient {
                 return Err(error);
             }
             let at = (now + jitter.shorten(pause, 50)).min(until);
-            self.0.watchdog.context().sleep_until(at).await;
+            self.0.watchdog.sleep_until(at).await;
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
         }
     }
@@ -335,14 +335,20 @@ impl LeaseClient {
 
     /// The future's output, or none when `until` came first.
     async fn by<F: Future>(&self, until: BootTime, future: F) -> Option<F::Output> {
-        let future = pin!(future);
+        let mut future = pin!(future);
         if until == BootTime::MAX {
             return Some(future.await);
         }
-        match select(future, self.0.watchdog.context().sleep_until(until)).await {
-            Either::Left((output, _)) => Some(output),
-            Either::Right(_) => None,
-        }
+        // The sleep is made only when the first poll brought no output.
+        let mut sleep = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            let sleep = sleep.get_or_insert_with(|| self.0.watchdog.sleep_until(until));
+            Pin::new(sleep).poll(cx).map(|()| None)
+        })
+        .await
     }
 
     pub(crate) async fn bounded<T>(
@@ -351,8 +357,19 @@ impl LeaseClient {
         effect: Effect,
         call: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
+        self.bounded_from(self.now(), op, effect, call).await
+    }
+
+    /// As [`LeaseClient::bounded`], for a caller who has just read the clock.
+    pub(crate) async fn bounded_from<T>(
+        &self,
+        now: BootTime,
+        op: &'static str,
+        effect: Effect,
+        call: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
         let timeout = self.0.operation_timeout;
-        match self.by(self.now() + timeout, call).await {
+        match self.by(now + timeout, call).await {
             Some(result) => result,
             None => Err(self.timeout(op, effect, timeout)),
         }
@@ -492,13 +509,19 @@ impl LeaseClient {
     }
 
     /// The order that takes back whatever `claim` may hold.
-    pub(crate) fn release_order(&self, claim: Claim, ttl: Duration, keep_until: BootTime) -> ReleaseOrder {
+    pub(crate) fn release_order(
+        &self,
+        claim: Claim,
+        ttl: Duration,
+        keep_until: BootTime,
+        now: BootTime,
+    ) -> ReleaseOrder {
         ReleaseOrder {
             backend: Arc::clone(&self.0.backend),
             claim,
             keep_until,
             timeout: self.0.operation_timeout,
-            until: self.now() + ttl,
+            until: now + ttl,
             again_at: None,
             counted: self.0.pending.count(),
         }
@@ -529,8 +552,9 @@ impl<'a> Pursuit<'a> {
 
     /// Takes back what the store may hold. An owner is not used again after a release.
     fn give_up(&mut self) {
-        let mut order = self.client.release_order(self.claim(), self.ttl, BootTime::ZERO);
-        order.again_at = Some(self.client.now() + order.timeout);
+        let now = self.client.now();
+        let mut order = self.client.release_order(self.claim(), self.ttl, BootTime::ZERO, now);
+        order.again_at = Some(now + order.timeout);
         self.client.order(Order::Release(order));
         self.owner = OwnerId::random();
         self.unclear = false;
@@ -555,7 +579,7 @@ struct Attempting<'a, 'b> {
 impl Attempting<'_, '_> {
     /// The answer, or none when the time limit came first.
     async fn answer(&mut self) -> Option<Result<Attempt, BackendError>> {
-        let context = self.pursuit.client.0.watchdog.context();
+        let watchdog = &self.pursuit.client.0.watchdog;
         let give_up = self.give_up;
         let attempt = self.attempt.as_mut()?;
         // The sleep is made only when the first poll brought no answer.
@@ -564,7 +588,7 @@ impl Attempting<'_, '_> {
             if let Poll::Ready(answer) = attempt.as_mut().poll(cx) {
                 return Poll::Ready(Some(answer));
             }
-            let sleep = sleep.get_or_insert_with(|| context.sleep_until(give_up));
+            let sleep = sleep.get_or_insert_with(|| watchdog.sleep_until(give_up));
             Pin::new(sleep).poll(cx).map(|()| None)
         })
         .await;
@@ -582,7 +606,8 @@ impl Drop for Attempting<'_, '_> {
             return;
         }
         let pursuit = &mut *self.pursuit;
-        let release = pursuit.client.release_order(pursuit.claim(), pursuit.ttl, BootTime::ZERO);
+        let now = pursuit.client.now();
+        let release = pursuit.client.release_order(pursuit.claim(), pursuit.ttl, BootTime::ZERO, now);
         pursuit.client.order(Order::Abandoned(Abandoned { attempt, give_up: self.give_up, release }));
         pursuit.owner = OwnerId::random();
         pursuit.unclear = false;

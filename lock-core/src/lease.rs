@@ -204,11 +204,10 @@ impl Lease {
         let renewal = [Renewal::new(self.cell.claim(), ttl, sent_at)];
         let limit = from.since(sent_at).min(self.client.0.operation_timeout);
         let call = self.client.0.backend.renew(&renewal);
-        let answer =
-            match select(pin!(call), self.client.0.watchdog.context().sleep_until(sent_at + limit)).await {
-                Either::Left((answers, _)) => answers.into_iter().next(),
-                Either::Right(_) => None,
-            };
+        let answer = match select(pin!(call), self.client.0.watchdog.sleep_until(sent_at + limit)).await {
+            Either::Left((answers, _)) => answers.into_iter().next(),
+            Either::Right(_) => None,
+        };
         match answer {
             Some(Ok(RenewAnswer::Renewed { anchor, ttl: granted, .. })) => {
                 self.cell.set_ttl(ttl);
@@ -246,12 +245,15 @@ impl Lease {
     /// # Cancel safety
     /// Dropped at any await, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released, BackendError> {
-        let Some(order) = self.finish() else { return Ok(Released::AlreadyReleased) };
-        let mut request = ReleaseRequest::new(order.claim.clone(), self.client.now());
+        // One reading serves the whole release.
+        let now = self.client.now();
+        let Some(order) = self.finish(now) else { return Ok(Released::AlreadyReleased) };
+        let mut request = ReleaseRequest::new(order.claim.clone(), now);
         request.keep_for = order.keep_until.since(request.sent_at);
         let backend = std::sync::Arc::clone(&order.backend);
         let mut background = InBackground { client: &self.client, order: Some(order) };
-        let result = self.client.bounded("release", Effect::Unknown, backend.release(&request)).await;
+        let call = backend.release(&request);
+        let result = self.client.bounded_from(now, "release", Effect::Unknown, call).await;
         if result.is_ok() {
             background.order = None;
         }
@@ -259,13 +261,13 @@ impl Lease {
     }
 
     /// Marks the lease done and stops its renewals, in this order (I8).
-    fn finish(&mut self) -> Option<ReleaseOrder> {
+    fn finish(&mut self, now: BootTime) -> Option<ReleaseOrder> {
         let key = self.key.take()?;
         if mutant!(RenewsAfterRelease) {
-            return Some(self.client.release_order(self.cell.claim(), self.cell.ttl(), BootTime::ZERO));
+            return Some(self.client.release_order(self.cell.claim(), self.cell.ttl(), BootTime::ZERO, now));
         }
         // What is over by the clock is lost, also when nobody had looked.
-        self.is_valid();
+        self.is_valid_at(now);
         self.cell.end(LeaseState::Ended(EndReason::Released));
         self.client.0.watchdog.shared().remove(key);
         let keep_until = if self.min_hold.is_zero() || mutant!(MinHoldIgnored) {
@@ -273,11 +275,14 @@ impl Lease {
         } else {
             self.cell.since + self.min_hold
         };
-        Some(self.client.release_order(self.cell.claim(), self.cell.ttl(), keep_until))
+        Some(self.client.release_order(self.cell.claim(), self.cell.ttl(), keep_until, now))
     }
 
     fn is_valid(&self) -> bool {
-        let now = self.client.now();
+        self.is_valid_at(self.client.now())
+    }
+
+    fn is_valid_at(&self, now: BootTime) -> bool {
         self.cell.is_valid(now, |deadline| self.client.0.watchdog.shared().paused(now, deadline))
     }
 
@@ -308,7 +313,10 @@ impl Drop for InBackground<'_> {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(order) = self.finish()
+        if self.key.is_none() {
+            return;
+        }
+        if let Some(order) = self.finish(self.client.now())
             && !mutant!(DropReleasesNothing)
         {
             self.client.order(Order::Release(order));

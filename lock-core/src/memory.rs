@@ -139,13 +139,13 @@ impl State {
 
     /// Ends a record; the name stays taken for `keep_for`.
     fn free(&mut self, name: &LeaseName, keep_for: Duration, now: BootTime) {
-        match self.records.get_mut(name) {
-            Some(record) if keep_for > Duration::ZERO && !mutant!(ReleaseIgnoresKeepFor) => {
-                record.owner = None;
-                record.info = HolderInfo::default();
-                record.expires = now + keep_for;
-            }
-            _ => self.collect(name),
+        let kept = keep_for > Duration::ZERO && !mutant!(ReleaseIgnoresKeepFor);
+        if kept && let Some(record) = self.records.get_mut(name) {
+            record.owner = None;
+            record.info = HolderInfo::default();
+            record.expires = now + keep_for;
+        } else {
+            self.collect(name);
         }
         if let Some(waiting) = self.waiting.get(name)
             && !mutant!(WakeLost)

@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 use crate::cell::LeaseCell;
 use crate::rng::Jitter;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
-use crate::timers::{TimerHandle, Timers};
+use crate::timers::{Sleep, TimerHandle, Timers};
 use crate::{Alarm, BackendContext, BootTime, Clock, LeaseBackend, SystemClock};
 
 pub(crate) use io::{Abandoned, Order, Pending, ReleaseOrder};
@@ -140,6 +140,11 @@ impl Watchdog {
             Some(watchdog) => Ok(watchdog.clone()),
             None => Ok(global.insert(Self::start()?).clone()),
         }
+    }
+
+    /// As [`BackendContext::sleep_until`], without making a context for it.
+    pub(crate) fn sleep_until(&self, at: BootTime) -> Sleep {
+        TimerHandle(StdArc::downgrade(&self.0.shared)).sleep_until(at)
     }
 
     /// What a backend's constructor needs.
