@@ -1,2 +1,93 @@
-//! Skeleton.
-fn main() {}
+//! The measurements as a program: `cargo xtask bench`, or `cargo run --release -p leasehold-bench`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold_bench::alloc::Counting;
+use leasehold_bench::memory::Failure;
+use leasehold_bench::report::Report;
+use leasehold_bench::{held, machine, memory};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const USAGE: &str = "\
+Usage: leasehold-bench [OPTIONS] [PART...]
+
+Parts: memory, held (all when none is named)
+
+      --quick   fewer and shorter rounds: a look, not a measurement
+      --json    print JSON instead of a table
+      --check   fail when a target is missed
+";
+
+const PARTS: &[&str] = &["memory", "held"];
+
+#[derive(Debug, Default)]
+struct Options {
+    quick: bool,
+    json: bool,
+    check: bool,
+    parts: Vec<String>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options::default();
+    for arg in std::env::args().skip(1) {
+        match arg.as_str() {
+            "--quick" => options.quick = true,
+            "--json" => options.json = true,
+            "--check" => options.check = true,
+            part if PARTS.contains(&part) => options.parts.push(arg),
+            _ => return Err(USAGE.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+fn measure(options: &Options) -> Result<Report, Failure> {
+    let wants = |part: &str| options.parts.is_empty() || options.parts.iter().any(|p| p == part);
+    let mut report = Report::default();
+    if wants("memory") {
+        eprintln!("memory ...");
+        // In a thread of its own: the binding to one processor ends with it.
+        let (rounds, pairs) = if options.quick { (5, 5_000) } else { (21, 50_000) };
+        let part = std::thread::spawn(move || {
+            let mut part = Report::default();
+            machine::pin_to_one_processor()?;
+            memory::measure(&mut part, rounds, pairs)?;
+            Ok::<_, Failure>(part)
+        });
+        report.append(part.join().map_err(|_| "the measurement panicked")??);
+    }
+    if wants("held") {
+        eprintln!("held ...");
+        let (ttl, rounds) = if options.quick { (4, 1) } else { (9, 3) };
+        held::measure(&mut report, Duration::from_secs(ttl), rounds)?;
+    }
+    Ok(report)
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(usage) => {
+            eprint!("{usage}");
+            return ExitCode::from(64);
+        }
+    };
+    match measure(&options) {
+        Ok(report) => {
+            print!("{}", if options.json { report.json() + "\n" } else { report.table() });
+            let missed = report.missed();
+            for line in &missed {
+                eprintln!("missed: {}", line.what);
+            }
+            if options.check && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        Err(failure) => {
+            eprintln!("the measurement failed: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
