@@ -1,0 +1,138 @@
+//! Operations for people: list, forced release, floors, epoch.
+
+use leasehold_core::{
+    BackendError, Effect, ErrorKind, ForceRelease, Inspection, LeaseAdmin, LeaseName, Page, Released, Token,
+    async_trait,
+};
+use sqlx::Row as _;
+
+use crate::SCHEME;
+use crate::backend::{SqliteBackend, end_us, micros, now_us};
+use crate::error::{native, refused};
+use crate::record::Look;
+use crate::schema;
+
+const LIST: &str = include_str!("sql/list.sql");
+const FORCE_RELEASE: &str = include_str!("sql/force_release.sql");
+const RAISE_FLOOR: &str = include_str!("sql/raise_floor.sql");
+const RAISE_EPOCH: &str = include_str!("sql/raise_epoch.sql");
+
+/// Longest text that is kept of who forced a release, and of why.
+const NOTE_BYTES_MAX: usize = 1024;
+
+#[async_trait]
+impl LeaseAdmin for SqliteBackend {
+    async fn list(&self, prefix: &str, page: &Page) -> Result<Vec<Inspection>, BackendError> {
+        const OP: &str = "list";
+        let store = &self.store;
+        let file = store.file(OP).await?;
+        let after = page.after.as_ref().map_or("", LeaseName::as_str);
+        let limit = page.limit.min(Page::LIMIT_MAX) as i64;
+        let rows = store
+            .persist(OP, &file.reader, store.give_up(None), |now| {
+                sqlx::query(LIST).bind(prefix).bind(after).bind(limit).bind(&store.clock_id).bind(now_us(now))
+            })
+            .await?;
+        let now = store.now();
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let look = Look::read(OP, row)?;
+            if let Some(name) = look.row.as_ref().map(|row| row.name.clone()) {
+                found.push(look.inspection(name, &store.clock_id, now));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn force_release(&self, request: &ForceRelease) -> Result<Released, BackendError> {
+        const OP: &str = "force_release";
+        for (what, text) in [("who does it", &request.by), ("why", &request.reason)] {
+            if text.len() > NOTE_BYTES_MAX {
+                let message = format!(
+                    "the text that tells {what} has {} bytes and may have {NOTE_BYTES_MAX}: nothing was released",
+                    text.len()
+                );
+                return Err(refused(OP, ErrorKind::ConfigInvalid, message));
+            }
+        }
+        let store = &self.store;
+        let file = store.file(OP).await?;
+        let look = store.look(&file, OP, &request.name).await?;
+        let Some(seen) = look.contention(&store.clock_id, store.now()) else {
+            return Ok(Released::AlreadyReleased);
+        };
+        let keep = request.keep_for;
+        let rows = store
+            .persist(OP, &file.writer, store.give_up(None), |now| {
+                sqlx::query(FORCE_RELEASE)
+                    .bind(request.name.as_str())
+                    .bind(request.token.as_i64())
+                    .bind(if keep.is_zero() { 0 } else { end_us(now, keep) })
+                    .bind(micros(keep))
+                    .bind(&store.clock_id)
+                    .bind(&request.by)
+                    .bind(&request.reason)
+            })
+            .await
+            .map_err(|e| e.with_name(&request.name))?;
+        if rows.is_empty() {
+            return Ok(seen
+                .holder
+                .map_or(Released::AlreadyReleased, |by| Released::NotHeld { by: Some(by) }));
+        }
+        file.hub.wake(&request.name);
+        Ok(Released::Released)
+    }
+
+    async fn raise_floor(&self, name: Option<&LeaseName>, token: Token) -> Result<(), BackendError> {
+        // One floor serves all names: raising it for all is raising it for one.
+        let _ = name;
+        let store = &self.store;
+        let file = store.file("raise_floor").await?;
+        store
+            .persist("raise_floor", &file.writer, store.give_up(None), |_| {
+                sqlx::query(RAISE_FLOOR).bind(token.as_i64())
+            })
+            .await
+            .map(drop)
+    }
+
+    async fn raise_epoch(&self) -> Result<u64, BackendError> {
+        const OP: &str = "raise_epoch";
+        let store = &self.store;
+        let file = store.file(OP).await?;
+        let rows = store.persist(OP, &file.writer, store.give_up(None), |_| sqlx::query(RAISE_EPOCH)).await?;
+        let Some(row) = rows.first() else {
+            let message = format!("no larger epoch exists: {} is the last one", Token::EPOCH_MAX);
+            // why: the statement found no row to change.
+            return Err(BackendError::new(ErrorKind::TokenRegression, Effect::None, SCHEME, OP, message));
+        };
+        let epoch: i64 = row.try_get(0).map_err(|e| native(OP, e))?;
+        Ok(epoch as u64)
+    }
+
+    async fn prepare(&self) -> Result<(), BackendError> {
+        const OP: &str = "prepare";
+        let store = &self.store;
+        let file = store.file(OP).await?;
+        let (writer, config) = (file.writer.clone(), store.config.clone());
+        store
+            .on_io(OP, async move {
+                let mut turn = writer.lock_owned(OP).await?;
+                let connection = turn.connection().map_err(|e| native(OP, e))?;
+                schema::ensure(OP, connection, config.schema, config.busy_timeout).await
+            })
+            .await
+    }
+
+    async fn probe(&self) -> Result<(), BackendError> {
+        let store = &self.store;
+        let file = store.file("probe").await?;
+        store
+            .persist("probe", &file.reader, store.give_up(None), |_| {
+                sqlx::query("SELECT value FROM leasehold_meta WHERE key = 'schema'")
+            })
+            .await
+            .map(drop)
+    }
+}

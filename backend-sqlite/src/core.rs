@@ -1,0 +1,414 @@
+//! Connections and calls: one writer, one for renewals, one reader; opened on one file, watched for its
+//! removal, and made anew on the next one.
+//!
+//! * **Writer**: acquires and releases, one after another. A statement that was sent is finished by SQLite's
+//!   own thread even when nobody waits for it any more, and the next one stands behind it: a release is
+//!   ordered after the acquire that was abandoned before it (I7).
+//! * **Renewer**: renewals only, so that nothing of ours stands before them. SQLite has one writer for the
+//!   whole file, so other people's transactions still may.
+//! * **Reader**: looks. In write-ahead mode they wait for nobody.
+//!
+//! A busy file is asked again every [`BUSY_SLICE`] until the call's own limit, by this code rather than by
+//! SQLite's busy handler alone: a call that nobody waits for ends with its slice, and a gap between two long
+//! transactions of others is not slept through.
+//!
+//! What can go wrong, and where it is handled:
+//! * The file is removed or replaced: [`Store::file`] opens the new one; [`Store::same_file`] tells renewals
+//!   that the old one is gone.
+//! * A connection breaks: its slot is emptied, and the next call makes it anew ([`Line::lock`]).
+//! * The path changes between the look at it and the opening: looked at again after the opening.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use leasehold_core::{BackendContext, BackendError, BootTime, ErrorKind, OwnerId};
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection, Sqlite};
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
+
+use crate::clock_id::clock_id;
+use crate::error::{closed, is_broken, is_busy, native, refused};
+use crate::file::{self, Compared, Identity};
+use crate::watch::{Commits, Hub};
+use crate::{SqliteConfig, schema};
+
+/// A statement with its arguments.
+pub(crate) type Query<'q> = sqlx::query::Query<'q, Sqlite, SqliteArguments>;
+
+/// How long SQLite's own busy handler waits before this code looks at the call's limit again. Its naps grow
+/// to 10 ms within it.
+const BUSY_SLICE: Duration = Duration::from_millis(25);
+/// Rows that SQLite's thread may hand over before somebody takes them: more than any statement returns, so
+/// that no statement, and with it the write lock, stays open for want of a reader.
+const ROW_BUFFER: usize = 2048;
+/// How often opening is tried while the file changes under it.
+const OPENINGS_MAX: usize = 8;
+
+/// How many statements were sent, for tests and measurements.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// For calls of the backend's traits.
+    pub calls: u64,
+    /// For the collection of rows that nobody holds.
+    pub upkeep: u64,
+}
+
+/// What all clones of a backend share.
+pub(crate) struct Store {
+    pub(crate) config: SqliteConfig,
+    pub(crate) context: BackendContext,
+    pub(crate) clock_id: String,
+    path: PathBuf,
+    current: RwLock<Arc<File>>,
+    reopening: Mutex<()>,
+    closed: AtomicBool,
+    pub(crate) calls: AtomicU64,
+    pub(crate) upkeep: crate::upkeep::Upkeep,
+}
+
+/// An open file.
+pub(crate) struct File {
+    pub(crate) identity: Identity,
+    pub(crate) writer: Line,
+    pub(crate) renewer: Line,
+    pub(crate) reader: Line,
+    /// Wakes the waiters of this process.
+    pub(crate) hub: Arc<Hub>,
+    /// Tells of other processes' commits.
+    pub(crate) commits: Commits,
+}
+
+impl Store {
+    /// Opens the file of `config`, and makes or migrates its tables where that is wanted.
+    pub(crate) async fn open(
+        config: SqliteConfig,
+        context: BackendContext,
+        clock_id_override: Option<String>,
+    ) -> Result<Arc<Self>, BackendError> {
+        const OP: &str = "connect";
+        let path = file::find(&config, OP)?;
+        let opened = open_on_io(OP, &config, &context, path.clone()).await?;
+        Ok(Arc::new(Store {
+            config,
+            context,
+            clock_id: clock_id_override.unwrap_or_else(clock_id),
+            path,
+            current: RwLock::new(Arc::new(opened)),
+            reopening: Mutex::new(()),
+            closed: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            upkeep: crate::upkeep::Upkeep::default(),
+        }))
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters { calls: self.calls.load(Ordering::Relaxed), upkeep: self.upkeep.statements() }
+    }
+
+    pub(crate) fn now(&self) -> BootTime {
+        self.context.now()
+    }
+
+    fn current(&self) -> Arc<File> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn refuse_closed(&self, op: &'static str) -> Result<(), BackendError> {
+        if self.closed.load(Ordering::Acquire) { Err(closed(op)) } else { Ok(()) }
+    }
+
+    /// The open file if it is still the one at the path, or what is seen instead.
+    pub(crate) fn same_file(
+        &self,
+        op: &'static str,
+    ) -> Result<Result<Arc<File>, &'static str>, BackendError> {
+        self.refuse_closed(op)?;
+        let file = self.current();
+        match file.identity.compare(&self.path, op)? {
+            Compared::Same => Ok(Ok(file)),
+            Compared::Changed(what) => Ok(Err(what)),
+        }
+    }
+
+    /// The file at the path: the open one, or the one that took its place, opened now.
+    pub(crate) async fn file(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
+        if let Ok(file) = self.same_file(op)? {
+            return Ok(file);
+        }
+        let _turn = self.reopening.lock().await;
+        if let Ok(file) = self.same_file(op)? {
+            return Ok(file);
+        }
+        // As at the start: the path may lead elsewhere now, or be of no use any more.
+        let path = file::find(&self.config, op)?;
+        if path != self.path {
+            let message =
+                format!("{:?} leads to another file since it was opened: connect anew", self.config.path);
+            return Err(refused(op, ErrorKind::ConfigInvalid, message));
+        }
+        let file = Arc::new(open_on_io(op, &self.config, &self.context, path).await?);
+        // The old connections end when the last call on them has.
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&file);
+        Ok(file)
+    }
+
+    /// Until when a call that was made now waits for others to finish writing.
+    pub(crate) fn give_up(&self, bound: Option<Duration>) -> BootTime {
+        let limit = self.config.busy_timeout;
+        self.now() + bound.map_or(limit, |bound| bound.min(limit))
+    }
+
+    /// Sends a statement until the file is not busy, or until `give_up`. `make` is told the time of each try.
+    pub(crate) async fn persist<'q>(
+        &self,
+        op: &'static str,
+        line: &Line,
+        give_up: BootTime,
+        make: impl Fn(BootTime) -> Query<'q>,
+    ) -> Result<Vec<SqliteRow>, BackendError> {
+        let mut turn = line.lock(op).await?;
+        loop {
+            let now = self.now();
+            match turn.once(&self.calls, make(now)).await {
+                Err(e) if is_busy(&e) && self.now() < give_up => self.refuse_closed(op)?,
+                answer => return answer.map_err(|e| native(op, e)),
+            }
+        }
+    }
+
+    /// Runs `work` to its end on the I/O runtime, whoever stops waiting for it: for transactions of several
+    /// statements, which hold the write lock from one to the next.
+    pub(crate) async fn on_io<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        work: impl Future<Output = Result<T, BackendError>> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        self.context.io().spawn(work).await.unwrap_or_else(|_| Err(closed(op)))
+    }
+
+    /// Ends the connections in order. Idempotent.
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let file = self.current();
+        for line in [&file.writer, &file.renewer, &file.reader] {
+            let connection = line.connection.lock().await.take();
+            if let Some(connection) = connection {
+                // It has no transaction open, and what it committed is in the log.
+                let _ = connection.close().await;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// A connection, and the line of those who wait for it: first come, first served.
+#[derive(Clone)]
+pub(crate) struct Line {
+    connection: Arc<Mutex<Option<SqliteConnection>>>,
+    options: Arc<SqliteConnectOptions>,
+    /// What must be at the path for a connection to be made.
+    identity: Option<Identity>,
+}
+
+impl Line {
+    fn new(options: SqliteConnectOptions) -> Self {
+        Line { connection: Arc::default(), options: Arc::new(options), identity: None }
+    }
+
+    /// Waits for the connection, and makes it if there is none.
+    pub(crate) async fn lock(&self, op: &'static str) -> Result<Turn<MutexGuard<'_, Slot>>, BackendError> {
+        let mut slot = self.connection.lock().await;
+        self.fill(op, &mut slot).await?;
+        Ok(Turn(slot))
+    }
+
+    /// As [`Line::lock`], for a task of its own.
+    pub(crate) async fn lock_owned(
+        &self,
+        op: &'static str,
+    ) -> Result<Turn<OwnedMutexGuard<Slot>>, BackendError> {
+        let mut slot = Arc::clone(&self.connection).lock_owned().await;
+        self.fill(op, &mut slot).await?;
+        Ok(Turn(slot))
+    }
+
+    async fn fill(&self, op: &'static str, slot: &mut Slot) -> Result<(), BackendError> {
+        if slot.is_some() {
+            return Ok(());
+        }
+        let made = self.options.connect().await.map_err(|e| native(op, e))?;
+        if let Some(identity) = &self.identity
+            && let Compared::Changed(what) = identity.compare(self.options.get_filename(), op)?
+        {
+            return Err(refused(op, ErrorKind::Unavailable, format!("{what}: ask again")));
+        }
+        *slot = Some(made);
+        Ok(())
+    }
+}
+
+/// Where a connection is, or is to be.
+pub(crate) type Slot = Option<SqliteConnection>;
+
+/// The use of a connection until it is dropped.
+pub(crate) struct Turn<G>(G);
+
+impl<G: std::ops::DerefMut<Target = Slot>> Turn<G> {
+    /// Sends one statement and takes all its rows: only then is it known whether it was committed.
+    pub(crate) async fn once(
+        &mut self,
+        count: &AtomicU64,
+        query: Query<'_>,
+    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
+        let Some(connection) = self.0.as_mut() else { return Err(sqlx::Error::WorkerCrashed) };
+        count.fetch_add(1, Ordering::Relaxed);
+        let answer = query.fetch_all(connection).await;
+        if answer.as_ref().is_err_and(is_broken) {
+            *self.0 = None;
+        }
+        answer
+    }
+
+    /// The connection itself, for a transaction.
+    pub(crate) fn connection(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
+        self.0.as_mut().ok_or(sqlx::Error::WorkerCrashed)
+    }
+}
+
+fn options(config: &SqliteConfig, path: &std::path::Path) -> SqliteConnectOptions {
+    let mut options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .busy_timeout(BUSY_SLICE)
+        .journal_mode(SqliteJournalMode::Wal)
+        // A commit that a loss of power takes back would let a token be granted twice.
+        .synchronous(SqliteSynchronous::Full)
+        // A foreign schema must not run functions with side effects through our statements.
+        .pragma("trusted_schema", "OFF")
+        .row_buffer_size(ROW_BUFFER)
+        .thread_name(|id| format!("leasehold-sql-{id}"))
+        .disable_statement_logging();
+    if let Some(pages) = config.max_pages {
+        options = options.pragma("max_page_count", pages.to_string());
+    }
+    options
+}
+
+async fn open_on_io(
+    op: &'static str,
+    config: &SqliteConfig,
+    context: &BackendContext,
+    path: PathBuf,
+) -> Result<File, BackendError> {
+    let opening = open(op, config.clone(), context.clone(), path);
+    context.io().spawn(opening).await.unwrap_or_else(|_| Err(closed(op)))
+}
+
+/// Opens writer and renewer, and makes sure of the tables, on the I/O runtime.
+async fn open(
+    op: &'static str,
+    config: SqliteConfig,
+    context: BackendContext,
+    path: PathBuf,
+) -> Result<File, BackendError> {
+    let options = options(&config, &path);
+    for _ in 0..OPENINGS_MAX {
+        let before = Identity::of(&path).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
+        let mut writer = connect(op, &options, config.busy_timeout).await?;
+        schema::ensure(op, &mut writer, config.schema, config.busy_timeout).await?;
+        let renewer = connect(op, &options, config.busy_timeout).await?;
+        let identity = Identity::of(&path).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
+        if identity.database != before.database {
+            continue;
+        }
+        let line = |connection| {
+            let mut line = Line::new(options.clone());
+            line.connection = Arc::new(Mutex::new(connection));
+            line.identity = Some(identity);
+            line
+        };
+        return Ok(File {
+            identity,
+            writer: line(Some(writer)),
+            renewer: line(Some(renewer)),
+            reader: line(None),
+            hub: Hub::of(identity.database),
+            commits: Commits::new(&context, &path),
+        });
+    }
+    let message = "the database file is being replaced again and again: nothing was opened";
+    Err(refused(op, ErrorKind::Unavailable, message))
+}
+
+/// Connects, and waits while others make the file what it is to be: switching a new file to write-ahead mode
+/// needs it alone for a moment.
+async fn connect(
+    op: &'static str,
+    options: &SqliteConnectOptions,
+    limit: Duration,
+) -> Result<SqliteConnection, BackendError> {
+    let until = tokio::time::Instant::now() + limit;
+    loop {
+        match options.connect().await {
+            Ok(mut connection) => {
+                let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
+                    .fetch_one(&mut connection)
+                    .await
+                    .map_err(|e| native(op, e))?;
+                if mode.eq_ignore_ascii_case("wal") {
+                    return Ok(connection);
+                }
+                let message = format!(
+                    "the file cannot be switched to write-ahead mode (it stays in {mode:?} mode): give another path"
+                );
+                return Err(refused(op, ErrorKind::ConfigInvalid, message));
+            }
+            Err(e) if is_busy(&e) && tokio::time::Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            Err(e) => return Err(native(op, e)),
+        }
+    }
+}
+
+/// A small random number, for countdowns that must not march in step between processes.
+pub(crate) fn random_below(bound: u32) -> u32 {
+    let bytes = OwnerId::random();
+    let [a, b, c, d, ..] = *bytes.as_bytes();
+    u32::from_ne_bytes([a, b, c, d]) % bound.max(1)
+}
+
+/// A countdown shared by threads: true once in `every` calls.
+#[derive(Debug)]
+pub(crate) struct Countdown {
+    left: AtomicU32,
+    every: u32,
+}
+
+impl Countdown {
+    /// Starts anywhere, so that processes that only live for one grant take their turn too.
+    pub(crate) fn new(every: u32) -> Self {
+        Countdown { left: AtomicU32::new(random_below(every)), every }
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        let every = self.every;
+        // `Err` and `Ok` both carry the value before; zero starts the next round.
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                Some(left.checked_sub(1).unwrap_or(every - 1))
+            })
+            .is_ok_and(|before| before == 0)
+    }
+}

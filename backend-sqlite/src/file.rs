@@ -1,0 +1,288 @@
+//! The file behind the path: making it, judging it, and noticing that it is another one now.
+//!
+//! Nothing here opens the database file: closing any descriptor of it would drop the locks that SQLite holds
+//! on it in this process (<https://www.sqlite.org/howtocorrupt.html>, 2.2). It is made with mknod, and looked
+//! at with stat.
+//!
+//! What can go wrong, and where it is handled:
+//! * Locks and shared memory that do not work between machines: [`refuse_fs`], an allow-list.
+//! * Two names of one file have two `-wal` files: hard links and files that are mount points are refused, and
+//!   symbolic links are resolved once, when the file is opened.
+//! * The file, or its `-wal`, is removed or replaced under the connections: [`Identity::compare`], before each
+//!   call and after each grant.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use leasehold_core::{BackendError, ErrorKind};
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, Mode, StatxAttributes, StatxFlags, accessat, mknodat, statfs, statx,
+};
+
+use crate::error::refused;
+use crate::{SchemaMode, SqliteConfig};
+
+/// File systems whose locks and shared memory work among the processes of one machine.
+const LOCAL: &[(u64, &str)] = &[
+    (0xef53, "ext2/3/4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x794c_7630, "overlayfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0x5265_4973, "reiserfs"),
+    (0x3153_464a, "jfs"),
+    (0x3434, "nilfs2"),
+];
+
+/// File systems that are refused by name; any other is refused by number.
+const REFUSED: &[(u64, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x0102_1997, "9p"),
+    (0x6573_5546, "FUSE"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x7461_636f, "OCFS2"),
+    (0x0116_1970, "GFS2"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x4d44, "FAT"),
+    (0x2011_bab0, "exFAT"),
+    (0xf15f, "eCryptfs"),
+];
+
+/// Which file the connections have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Device and inode of the database.
+    pub(crate) database: (u64, u64),
+    /// Device and inode of its write-ahead log, where the newest commits are.
+    wal: Option<(u64, u64)>,
+}
+
+/// What a path shows, compared with what the connections have open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    Same,
+    /// What was seen instead, for a person.
+    Changed(&'static str),
+}
+
+impl Identity {
+    /// What is at `path` now.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let file = fs::symlink_metadata(path)?;
+        Ok(Identity { database: (file.dev(), file.ino()), wal: wal_of(path)? })
+    }
+
+    /// Compares with what is at `path` now: two stat calls.
+    ///
+    /// # Errors
+    /// When the path cannot be looked at, or the file has got a second name.
+    pub(crate) fn compare(&self, path: &Path, op: &'static str) -> Result<Compared, BackendError> {
+        let file = match fs::symlink_metadata(path) {
+            Ok(file) => file,
+            Err(e) if is_gone(&e) => return Ok(Compared::Changed("the database file was removed")),
+            Err(e) => return Err(unreadable(op, path, &e)),
+        };
+        if (file.dev(), file.ino()) != self.database {
+            return Ok(Compared::Changed("another file is at the path of the database now"));
+        }
+        refuse_links(op, path, file.nlink())?;
+        match wal_of(path) {
+            Ok(wal) if wal == self.wal => Ok(Compared::Same),
+            Ok(_) => Ok(Compared::Changed("the database's write-ahead log was removed or replaced")),
+            Err(e) => Err(unreadable(op, path, &e)),
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn wal_of(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    match fs::symlink_metadata(companion(path, "-wal")) {
+        Ok(wal) => Ok(Some((wal.dev(), wal.ino()))),
+        Err(e) if is_gone(&e) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The path with `suffix` at its end.
+pub(crate) fn companion(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+fn unreadable(op: &'static str, path: &Path, error: &io::Error) -> BackendError {
+    let kind = match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ErrorKind::ConfigInvalid,
+        _ => ErrorKind::Unavailable,
+    };
+    refused(op, kind, format!("{path:?} cannot be used: {error}. Look at the path and at its rights"))
+}
+
+fn refuse_links(op: &'static str, path: &Path, links: u64) -> Result<(), BackendError> {
+    if links <= 1 {
+        return Ok(());
+    }
+    let message = format!(
+        "{path:?} has {links} names (hard links): a process that opens it by another one would have a log of its own and see none of these leases. Remove the other names"
+    );
+    Err(refused(op, ErrorKind::ConfigInvalid, message))
+}
+
+/// Finds the file that `config` names, makes it where that is wanted, and refuses what cannot be shared
+/// safely. Returns its path without symbolic links.
+pub(crate) fn find(config: &SqliteConfig, op: &'static str) -> Result<PathBuf, BackendError> {
+    let given = &config.path;
+    let absolute = std::path::absolute(given).map_err(|e| unreadable(op, given, &e))?;
+    let (Some(directory), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(refused(op, ErrorKind::ConfigInvalid, format!("{given:?} has no file name")));
+    };
+    let may_make = config.schema == SchemaMode::Auto;
+    if may_make {
+        // Only what is missing is made, and only that gets these rights.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|e| unreadable(op, directory, &e))?;
+    }
+    let directory =
+        fs::canonicalize(directory).map_err(|e| missing_or_unreadable(op, given, may_make, &e))?;
+    let path = match fs::canonicalize(directory.join(name)) {
+        Ok(path) => path,
+        Err(e) if is_gone(&e) && may_make => {
+            make(op, &directory.join(name))?;
+            fs::canonicalize(directory.join(name)).map_err(|e| unreadable(op, given, &e))?
+        }
+        Err(e) => return Err(missing_or_unreadable(op, given, may_make, &e)),
+    };
+    if path.to_str().is_none() {
+        return Err(refused(
+            op,
+            ErrorKind::ConfigInvalid,
+            format!("{path:?} is not UTF-8: give another path"),
+        ));
+    }
+    judge(config, op, &path)?;
+    Ok(path)
+}
+
+fn missing_or_unreadable(op: &'static str, path: &Path, may_make: bool, e: &io::Error) -> BackendError {
+    if is_gone(e) && !may_make {
+        let message =
+            format!("{path:?} does not exist, and schema=refuse forbids making it: run `leasehold init`");
+        return refused(op, ErrorKind::ConfigInvalid, message);
+    }
+    unreadable(op, path, e)
+}
+
+/// Makes an empty file with rights for its owner only. SQLite gives its companions the same rights.
+fn make(op: &'static str, path: &Path) -> Result<(), BackendError> {
+    let rights = Mode::RUSR | Mode::WUSR;
+    match mknodat(CWD, path, FileType::RegularFile, rights, 0) {
+        // Somebody else was faster.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(unreadable(op, path, &e.into())),
+    }
+}
+
+fn judge(config: &SqliteConfig, op: &'static str, path: &Path) -> Result<(), BackendError> {
+    let file = fs::symlink_metadata(path).map_err(|e| unreadable(op, path, &e))?;
+    if !file.is_file() {
+        let what = if file.is_dir() { "a directory" } else { "no regular file" };
+        let message = format!("{path:?} is {what}: give the path of a database file");
+        return Err(refused(op, ErrorKind::ConfigInvalid, message));
+    }
+    refuse_links(op, path, file.nlink())?;
+    if !config.allow_network_fs {
+        let magic = match config.fs_magic {
+            Some(magic) => magic,
+            // The numbers are 32 bits wide; the field's sign depends on the machine.
+            None => statfs(path).map_err(|e| unreadable(op, path, &e.into()))?.f_type as u64 & 0xffff_ffff,
+        };
+        refuse_fs(op, path, magic)?;
+    }
+    refuse_mount_point(op, path)?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    for (what, access) in
+        [(path, Access::READ_OK | Access::WRITE_OK), (directory, Access::WRITE_OK | Access::EXEC_OK)]
+    {
+        accessat(CWD, what, access, AtFlags::EACCESS).map_err(|e| {
+            let kind = match e {
+                rustix::io::Errno::ACCESS | rustix::io::Errno::PERM | rustix::io::Errno::ROFS => {
+                    ErrorKind::PermissionDenied
+                }
+                _ => ErrorKind::Unavailable,
+            };
+            let message = format!(
+                "{what:?} may not be written by this user ({e}): the database, its companions -wal and -shm, and their directory must be writable"
+            );
+            refused(op, kind, message)
+        })?;
+    }
+    Ok(())
+}
+
+fn refuse_fs(op: &'static str, path: &Path, magic: u64) -> Result<(), BackendError> {
+    if LOCAL.iter().any(|(known, _)| *known == magic) {
+        return Ok(());
+    }
+    let name = REFUSED
+        .iter()
+        .find(|(known, _)| *known == magic)
+        .map_or_else(|| format!("of an unknown kind ({magic:#x})"), |(_, name)| (*name).to_owned());
+    let message = format!(
+        "{path:?} lies on a file system that is {name}: SQLite's locks and shared memory are only known to work on local ones. Put the file on a local disk, or choose a server store. allow_network_fs=1 opens it all the same and gives every guarantee up"
+    );
+    Err(refused(op, ErrorKind::ConfigInvalid, message))
+}
+
+/// A file that was bind-mounted by itself has another directory, hence another log, at each of its paths.
+fn refuse_mount_point(op: &'static str, path: &Path) -> Result<(), BackendError> {
+    // Kernels before 5.8 do not tell.
+    let Ok(seen) = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS) else {
+        return Ok(());
+    };
+    let is_told = seen.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    if is_told && seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        let message = format!(
+            "{path:?} is a mount point by itself: a process that opens the file by its other path would have a log of its own. Mount its directory instead"
+        );
+        return Err(refused(op, ErrorKind::ConfigInvalid, message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_file_systems_pass_and_others_are_named() {
+        let path = Path::new("/x/leases.db");
+        for (magic, _) in LOCAL {
+            assert!(refuse_fs("connect", path, *magic).is_ok());
+        }
+        for (magic, name) in REFUSED {
+            let error = refuse_fs("connect", path, *magic).expect_err("refused");
+            assert!(error.message().contains(name), "{error}");
+            assert_eq!(error.kind(), ErrorKind::ConfigInvalid);
+        }
+        let error = refuse_fs("connect", path, 0xdead_beef).expect_err("refused");
+        assert!(error.message().contains("0xdeadbeef"), "{error}");
+    }
+}

@@ -1,0 +1,13 @@
+-- Deletes the rows of a piece of the names that nobody holds; the trigger raises the floor to their tokens
+-- in the same step. A row that leasehold did not write, and one with a fresh note of a forced release, stay.
+--
+-- ?1 after this name  ?2 up to this one  ?3 clock id  ?4 now, µs of the boot clock
+DELETE FROM leasehold_leases AS l
+ WHERE l.name > ?1 AND l.name <= ?2
+   AND l.format = 1 AND typeof(l.token) = 'integer' AND l.token > 0 AND typeof(l.expires_us) = 'integer'
+   AND (l.revoked_until_ms IS NULL OR l.revoked_until_ms <= unixepoch('subsec') * 1000)
+   AND (l.expires_us = 0
+     OR (l.clock_id = ?3 AND l.expires_us <= ?4)
+     OR EXISTS (SELECT 1 FROM leasehold_sightings AS s
+                 WHERE s.name = l.name AND s.clock_id = ?3 AND s.token = l.token AND s.seq = l.seq
+                   AND s.expires_us <= ?4))

@@ -1,0 +1,47 @@
+-- PLANTED DEFECT, compiled only to prove the tests: as `acquire.sql`, but the end of a row is believed
+-- whatever clock dated it.
+--
+-- ?1 name  ?2 owner  ?3 now, µs of the boot clock  ?4 store ttl, µs  ?5 clock id  ?6 holder info
+-- ?7 token floor of the request, or 0  ?8 end of the grant, µs of the boot clock
+-- Returns: the token. A token beyond the epoch's last is NULL, and NOT NULL refuses it (code 1299).
+--
+-- In the update, `excluded.token` is the next token as the floors and the wall clock have it, and
+-- `excluded.acquired_ms` is the wall clock, read once for the statement; 4503599627370495 is 2^52 - 1.
+INSERT INTO leasehold_leases AS l
+       (name, format, owner, token, seq, expires_us, ttl_us, clock_id, acquired_ms, info)
+SELECT ?1, 1, ?2,
+       CASE WHEN floor & 4503599627370495 = 4503599627370495 OR wall_ms * 1000 > 4503599627370495 THEN NULL
+            ELSE ((floor >> 52) << 52) | max((floor & 4503599627370495) + 1, wall_ms * 1000) END,
+       1, ?8, ?4, ?5, wall_ms, ?6
+  FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) AS wall_ms,
+               max(?7, coalesce((SELECT value FROM leasehold_meta WHERE key = 'floor'), 0)) AS floor)
+ WHERE true
+ON CONFLICT (name) DO UPDATE
+   SET owner       = excluded.owner,
+       token       = CASE
+           -- The same owner asks again: the same token, unless a floor forbids it.
+           WHEN l.owner = excluded.owner AND l.token > ?7 AND NOT (l.clock_id = ?5 AND l.expires_us <= ?3)
+               THEN l.token
+           WHEN l.token & 4503599627370495 = 4503599627370495 AND excluded.token >> 52 <= l.token >> 52
+               THEN NULL
+           ELSE max(l.token + 1, excluded.token, ((l.token >> 52) << 52) | (excluded.acquired_ms * 1000)) END,
+       seq         = l.seq + 1,
+       expires_us  = excluded.expires_us,
+       ttl_us      = excluded.ttl_us,
+       clock_id    = excluded.clock_id,
+       acquired_ms = CASE
+           WHEN l.owner = excluded.owner AND NOT (l.clock_id = ?5 AND l.expires_us <= ?3) THEN l.acquired_ms
+           ELSE excluded.acquired_ms END,
+       info        = excluded.info
+ -- A row that leasehold did not write is left alone.
+ WHERE l.format = 1 AND typeof(l.token) = 'integer' AND l.token > 0 AND typeof(l.seq) = 'integer'
+   AND typeof(l.expires_us) = 'integer' AND typeof(l.ttl_us) = 'integer' AND typeof(l.clock_id) = 'text'
+   AND (l.owner IS NULL OR (typeof(l.owner) = 'text' AND length(l.owner) = 32))
+   AND (l.owner = excluded.owner
+     OR l.expires_us = 0
+     OR l.expires_us <= ?3
+     -- A row of another clock: only when this clock has watched this very version for a whole ttl.
+     OR EXISTS (SELECT 1 FROM leasehold_sightings AS s
+                 WHERE s.name = l.name AND s.clock_id = ?5 AND s.token = l.token AND s.seq = l.seq
+                   AND s.expires_us <= ?3))
+RETURNING token

@@ -1,0 +1,142 @@
+//! Waiting for a name.
+//!
+//! 1. A release in this process rings the name's bell: return at once.
+//! 2. A commit of anybody (the file watch), or a pause that is over: **look**, with a cheap read that waits for
+//!    no writer. The name is free, or its holder is not the one that was seen: return. Else wait on.
+//! 3. The time that the seen holder had left is over: return (I9).
+//!
+//! Looks are spaced: a file that is written to all the time costs a waiter 60 looks a second, not one for each
+//! commit. Bell and watch are latching, and the spacing only delays a look, so that no wake-up is lost.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use leasehold_core::{BootTime, Contention, LeaseName, PollWaiter, Token, Waiter, async_trait};
+use tokio::sync::watch;
+
+use crate::core::{File, Store};
+use crate::record::Standing;
+
+/// Time between two looks: the first commit after a quiet time is looked at almost at once.
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(1);
+/// Time between two looks while commits of others keep coming.
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(16);
+
+pub(crate) struct SqliteWaiter {
+    store: Arc<Store>,
+    file: Arc<File>,
+    name: LeaseName,
+    bell: watch::Receiver<()>,
+    commits: Option<watch::Receiver<u64>>,
+    poll: PollWaiter,
+    /// No look before this.
+    next_look: BootTime,
+    spacing: Duration,
+}
+
+/// What ended a nap.
+enum Woken {
+    Bell,
+    Commit,
+    Time,
+}
+
+impl SqliteWaiter {
+    pub(crate) fn new(store: &Arc<Store>, file: Arc<File>, name: &LeaseName) -> Self {
+        SqliteWaiter {
+            bell: file.hub.subscribe(name),
+            commits: file.commits.subscribe(),
+            poll: PollWaiter::new(store.context.clone()),
+            next_look: store.now(),
+            spacing: LOOK_EVERY_MIN,
+            name: name.clone(),
+            store: Arc::clone(store),
+            file,
+        }
+    }
+
+    /// Sleeps until the bell rings, a commit is seen, or `until`.
+    async fn nap(&mut self, until: BootTime) -> Woken {
+        let time = self.store.context.sleep_until(until);
+        let bell = pin!(self.bell.changed());
+        let commits = &mut self.commits;
+        let commit = pin!(async {
+            if let Some(counted) = commits {
+                if counted.changed().await.is_ok() {
+                    return;
+                }
+                // The task that counts has gone with its runtime.
+                *commits = None;
+            }
+            std::future::pending().await
+        });
+        match select(bell, select(commit, time)).await {
+            // An error means that the hub is gone, and it lives as long as this waiter's file.
+            Either::Left(_) => Woken::Bell,
+            Either::Right((Either::Left(_), _)) => Woken::Commit,
+            Either::Right((Either::Right(_), _)) => Woken::Time,
+        }
+    }
+
+    /// Whether trying again makes sense: the name is free, or its holder is another one, or nobody can tell.
+    async fn has_changed(&mut self, seen: Option<Token>) -> bool {
+        let now = self.store.now();
+        self.spacing = if now.since(self.next_look) > LOOK_EVERY_MAX {
+            LOOK_EVERY_MIN
+        } else {
+            (self.spacing * 2).min(LOOK_EVERY_MAX)
+        };
+        self.next_look = now + self.spacing;
+        match self.store.look(&self.file, "wait", &self.name).await {
+            Ok(look) => look.row.as_ref().is_none_or(|row| {
+                let holder = row.owner.map(|_| row.token);
+                row.standing(&self.store.clock_id, self.store.now()) == Standing::Free || holder != seen
+            }),
+            // The attempt will tell what is wrong.
+            Err(_) => true,
+        }
+    }
+}
+
+#[async_trait]
+impl Waiter for SqliteWaiter {
+    async fn wait(&mut self, seen: &Contention) {
+        let started = self.store.now();
+        let end = started + seen.remaining.unwrap_or(PollWaiter::PAUSE_MAX);
+        let holder = seen.holder.as_ref().map(|holder| holder.token);
+        loop {
+            let pause = self.poll.next_pause(seen);
+            match self.nap((self.store.now() + pause).min(end)).await {
+                Woken::Bell => return,
+                Woken::Commit | Woken::Time => {}
+            }
+            // The bell goes on ringing through the spacing; the commits that follow are in the same look.
+            while self.store.now() < self.next_look.min(end) {
+                let until = self.next_look.min(end);
+                if matches!(self.nap(until).await, Woken::Bell) {
+                    return;
+                }
+            }
+            // A removed file has no commits any more: the attempt opens its successor.
+            let is_over = self.store.now() >= end || !matches!(self.store.same_file("wait"), Ok(Ok(_)));
+            if is_over || self.has_changed(holder).await {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for SqliteWaiter {
+    fn drop(&mut self) {
+        self.file.hub.leave(&self.name);
+    }
+}
+
+impl fmt::Debug for SqliteWaiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteWaiter").field("name", &self.name).finish_non_exhaustive()
+    }
+}
