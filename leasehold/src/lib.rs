@@ -10,7 +10,9 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let url = "memory://docs".to_owned();
+//! # let dir = tempfile::tempdir()?;
+//! # let file = format!("sqlite://{}/leases.db", dir.path().display());
+//! # let url = if cfg!(feature = "sqlite") { file } else { "memory://docs".to_owned() };
 //! // let url = "sqlite:///var/lib/myapp/leases.db";
 //! let client = leasehold::client(&url).await?;
 //! let name = "reports/nightly".parse()?;

@@ -20,6 +20,8 @@ pub(crate) fn feature_of(scheme: &str) -> Option<&'static str> {
 
 pub(crate) fn register(builder: &mut RegistryBuilder) {
     builder.add("memory", |url, context| async move { memory(&url, context) });
+    #[cfg(feature = "sqlite")]
+    builder.add("sqlite", |url, context| async move { sqlite(&url, context).await });
 }
 
 /// `memory://name`: the same store for every watchdog of this process that names it.
@@ -41,6 +43,17 @@ fn memory(url: &StoreUrl, context: BackendContext) -> Result<Arc<dyn LeaseBacken
         .or_insert_with(|| MemoryBackend::new(context.clone()))
         .shared_with(context);
     Ok(Arc::new(backend))
+}
+
+/// `sqlite:///abs/path.db`, `sqlite://rel.db`, `sqlite:rel.db`.
+#[cfg(feature = "sqlite")]
+async fn sqlite(url: &StoreUrl, context: BackendContext) -> Result<Arc<dyn LeaseBackend>, ConnectError> {
+    use leasehold_sqlite::{SqliteBackend, SqliteConfig};
+    refuse_unknown(url, SqliteConfig::PARAMS)?;
+    let params = url.params().iter().map(|(name, value)| (name, value));
+    let config =
+        SqliteConfig::from_params(url.file_path()?, params).map_err(leasehold_core::BackendError::from)?;
+    Ok(Arc::new(SqliteBackend::connect(config, context).await?))
 }
 
 /// Refuses what is in the URL and not in `known`.

@@ -57,3 +57,31 @@ async fn third_parties_register_schemes_once() {
     let illegal = Registry::builder().register("Mine", factory).build();
     assert_eq!(illegal.err(), Some(RegistryError::IllegalScheme { scheme: "Mine".into() }));
 }
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn sqlite_files_are_named_by_url() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let watchdog = Watchdog::start().expect("threads");
+    let url = format!("sqlite://{}/my%20leases.db?busy_timeout=2s", dir.path().display());
+    let client = LeaseClient::with_backend(connect(&url, &watchdog).await.expect("there"), &watchdog);
+    let name = "n".parse().expect("legal");
+    assert!(matches!(client.try_acquire(&name, &Settings::new()).await, Ok(TryAcquire::Granted(_))));
+    assert!(dir.path().join("my leases.db").exists());
+    client.shutdown(std::time::Duration::from_secs(1)).await;
+
+    let error = refused(&url.replace("busy_timeout", "bsuy_timeout")).await;
+    assert!(error.to_string().contains("did you mean \"busy_timeout\"?"), "{error}");
+    let error = refused(&url.replace("=2s", "=soon")).await;
+    assert_eq!(error.kind(), ErrorKind::ConfigInvalid, "{error}");
+    for wrong in ["sqlite:", "sqlite://", "sqlite::memory:", "sqlite:x%00y"] {
+        assert_eq!(refused(wrong).await.kind(), ErrorKind::ConfigInvalid, "{wrong}");
+    }
+}
+
+#[cfg(not(feature = "sqlite"))]
+#[tokio::test]
+async fn a_scheme_whose_feature_is_off_names_the_feature() {
+    let error = refused("sqlite:x.db").await;
+    assert!(matches!(error, ConnectError::FeatureMissing { feature: "sqlite", .. }), "{error}");
+}

@@ -1,0 +1,307 @@
+//! `leasehold run`: a command under a lease.
+//!
+//! 1. Signals are caught before the first word with the store; while it waits, one of them ends the
+//!    wait and leaves nothing behind.
+//! 2. The lease is acquired, with a watchdog that renews it on threads of its own.
+//! 3. A [`guardian`] is started, and the command below it, unless a signal came meanwhile.
+//! 4. The [`supervise`]d command runs until it ends or the lease does.
+//! 5. Command reaped, its leftovers killed, lease released, store closed: in this order, so that
+//!    nobody is granted the name while anything of the tree runs.
+//!
+//! What can go wrong, and where it is handled:
+//! * Watchdog or guardian cannot start: the lease is released, the command never started (70).
+//! * The store does not answer: 69 within the operation timeout, however long the wait may be.
+//! * The lease is lost: the tree is dead before the deadline ([`supervise`]); 76 whatever the
+//!   command's own code is.
+//! * The release fails or nobody knows: a warning; the code stays the command's.
+
+pub(crate) mod guardian;
+mod protocol;
+pub(crate) mod report;
+pub(crate) mod signals;
+mod supervise;
+mod tree;
+
+use std::ffi::OsString;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leasehold::{
+    AcquireError, HolderInfo, Lease, LeaseClient, Released, Settings, TryAcquire, Wait, Watchdog,
+};
+use serde_json::json;
+
+use crate::args::RunArgs;
+use crate::config::{STORE_VAR, Store};
+use crate::exit::{Ending, Exit, Failure, of_kind};
+use report::{Talk, Weight, held_by};
+use signals::{Bell, Signals};
+use supervise::{Guardian, JobEnd, Outcome, Plan, Supervisor};
+
+/// How long the end waits for clean-ups under way.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
+
+/// Runs the command and tells how the program is to end.
+pub(crate) fn run(store: Option<&str>, op_timeout: Duration, args: RunArgs) -> Ending {
+    let talk = Talk::new(args.quiet, args.verbose > 0, args.json);
+    let ending = run_or_fail(store, op_timeout, args, talk).unwrap_or_else(|failure| {
+        let (code, name) = (failure.ending.code(), failure.ending.name());
+        talk.say(
+            Weight::Error,
+            "error",
+            json!({ "code": code, "name": name, "message": failure.message }),
+            format_args!("{}", failure.message),
+        );
+        failure.ending
+    });
+    talk.say(
+        Weight::Detail,
+        "exit",
+        json!({ "code": ending.code(), "name": ending.name() }),
+        format_args!("exit {} ({})", ending.code(), ending.name()),
+    );
+    ending
+}
+
+fn run_or_fail(
+    store: Option<&str>,
+    op_timeout: Duration,
+    args: RunArgs,
+    talk: Talk,
+) -> Result<Ending, Failure> {
+    let signals = Signals::catch()
+        .map_err(|e| Failure::new(Exit::Internal, format_args!("cannot catch signals: {e}")))?;
+    let plan = Plan::new(args.ttl, args.max_hold, args.kill_after, args.signal, args.on_lost)?;
+    let settings = settings(&args)?;
+    let store = crate::config::Surroundings::of_process().store(store)?;
+    let runtime = crate::connect::runtime()?;
+    let ending = runtime.block_on(async {
+        let bell = signals
+            .bell()
+            .map_err(|e| Failure::new(Exit::Internal, format_args!("cannot wait for signals: {e}")))?;
+        let session = Session { args: &args, talk, signals: &signals, bell: &bell, plan, op_timeout };
+        session.run(&store, settings).await
+    });
+    // A call that hangs in a store must not hold the program.
+    runtime.shutdown_background();
+    ending
+}
+
+fn settings(args: &RunArgs) -> Result<Settings, Failure> {
+    let owner = args.owner.clone().unwrap_or_else(crate::admin::who);
+    let info = HolderInfo::new(owner, args.meta.iter().cloned()).map_err(Failure::usage)?;
+    let mut settings = Settings::new().ttl(args.ttl).min_hold(args.min_hold).holder(info);
+    if let Some(max_hold) = args.max_hold {
+        settings = settings.max_hold(max_hold);
+    }
+    Ok(settings)
+}
+
+/// One run, from the connection to the release.
+struct Session<'a> {
+    args: &'a RunArgs,
+    talk: Talk,
+    signals: &'a Signals,
+    bell: &'a Bell,
+    plan: Plan,
+    op_timeout: Duration,
+}
+
+impl Session<'_> {
+    async fn run(&self, store: &Store, settings: Settings) -> Result<Ending, Failure> {
+        let watchdog = Watchdog::start().map_err(|e| Failure::new(Exit::Internal, e))?;
+        let client =
+            self.unless_interrupted(crate::connect::client(store, &watchdog, self.op_timeout)).await??;
+        client
+            .profile()
+            .refuse_ttl(self.args.ttl)
+            .map_err(|e| Failure::usage(format_args!("--ttl: {}", e.message())))?;
+        let context = watchdog.context();
+        let asked_at = context.now();
+        let acquired = self.unless_interrupted(self.acquire(&client, &settings)).await;
+        let lease = match acquired {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(failure)) | Err(failure) => {
+                client.shutdown(SHUTDOWN_LIMIT).await;
+                return Err(failure);
+            }
+        };
+        self.talk.say(
+            Weight::Detail,
+            "granted",
+            json!({
+                "name": lease.name().as_str(),
+                "token": lease.token().to_string(),
+                "owner": lease.fingerprint(),
+                "waited_ms": crate::admin::millis(context.now().since(asked_at)),
+                "valid_ms": crate::admin::millis(lease.remaining()),
+            }),
+            format_args!(
+                "holding {:?} with token {} (#{})",
+                lease.name(),
+                lease.token(),
+                lease.fingerprint()
+            ),
+        );
+        let result = self.supervised(&lease, &watchdog, store).await;
+        let lost = result.as_ref().is_ok_and(|outcome| outcome.loss.is_some());
+        self.release(lease, lost).await;
+        client.shutdown(SHUTDOWN_LIMIT).await;
+        let outcome = result?;
+        if let JobEnd::NotStarted(errno) = outcome.job {
+            return Err(Failure::new(
+                outcome.ending(),
+                format_args!("cannot execute {:?}: {}", self.argv()[0], std::io::Error::from(errno)),
+            ));
+        }
+        Ok(outcome.ending())
+    }
+
+    /// The future's output, unless a signal that ends a wait came first: the future is dropped then,
+    /// and what it may have been granted is taken back.
+    async fn unless_interrupted<F: Future>(&self, future: F) -> Result<F::Output, Failure> {
+        let mut future = std::pin::pin!(future);
+        loop {
+            self.refuse_if_interrupted()?;
+            tokio::select! {
+                biased;
+                () = self.bell.rung() => {}
+                output = &mut future => return Ok(output),
+            }
+        }
+    }
+
+    fn refuse_if_interrupted(&self) -> Result<(), Failure> {
+        match self.signals.take().into_iter().find(|signal| signals::ends_a_wait(*signal)) {
+            None => Ok(()),
+            Some(signal) => Err(Failure::new(
+                Ending::Interrupted(signal),
+                format_args!("{}: nothing was started, nothing is held", crate::args::signal_name(signal)),
+            )),
+        }
+    }
+
+    async fn acquire(&self, client: &LeaseClient, settings: &Settings) -> Result<Lease, Failure> {
+        let name = &self.args.name;
+        let wait = match self.args.wait {
+            _ if self.args.no_wait => Duration::ZERO,
+            Some(wait) => wait,
+            None => Duration::MAX,
+        };
+        if wait.is_zero() {
+            return match client.try_acquire(name, settings).await {
+                Ok(TryAcquire::Granted(lease)) => Ok(lease),
+                Ok(TryAcquire::Held(seen)) => Err(self.busy(&held_by(&seen))),
+                Err(e) => Err(self.not_acquired(e)),
+            };
+        }
+        let wait = if wait == Duration::MAX { Wait::Forever } else { Wait::AtMost(wait) };
+        let mut told = None;
+        let observe = |seen: &leasehold::Contention| {
+            let holder = seen.holder.as_ref().map(|holder| holder.token);
+            if told != Some(holder) {
+                told = Some(holder);
+                self.talk.waiting(name, seen);
+            }
+        };
+        client.acquire_observed(name, settings, wait, observe).await.map_err(|e| self.not_acquired(e))
+    }
+
+    fn busy(&self, why: &str) -> Failure {
+        let code = self.args.conflict_exit_code;
+        Failure::new(Ending::Busy(code), format_args!("{:?} is {why}; nothing was started", self.args.name))
+    }
+
+    fn not_acquired(&self, error: AcquireError) -> Failure {
+        match error {
+            AcquireError::TimedOut { waited, seen, .. } => {
+                self.busy(&format!("{}; waited for {}", held_by(&seen), crate::duration::show(waited)))
+            }
+            AcquireError::Settings(e) => Failure::usage(e),
+            AcquireError::Backend(e) => Failure::new(of_kind(e.kind()), e),
+            e @ AcquireError::GrantedTooLate { .. } => Failure::new(Exit::Unavailable, e),
+            e => Failure::new(Exit::Internal, e),
+        }
+    }
+
+    fn argv(&self) -> Vec<OsString> {
+        match &self.args.shell_command {
+            None => self.args.argv.clone(),
+            Some(text) => {
+                let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+                vec![shell.unwrap_or_else(|| "/bin/sh".into()), "-c".into(), text.clone()]
+            }
+        }
+    }
+
+    async fn supervised(
+        &self,
+        lease: &Lease,
+        watchdog: &Watchdog,
+        store: &Store,
+    ) -> Result<Outcome, Failure> {
+        let context = watchdog.context();
+        lease.ensure(self.plan.least()).map_err(|over| {
+            Failure::new(
+                Exit::Unavailable,
+                format_args!("the store took so long to grant {:?} that too little of it is left ({}): nothing was started", over.name, over.state),
+            )
+        })?;
+        let guardian = Guardian::spawn(&self.environment(lease, store)).map_err(|e| {
+            Failure::new(
+                Exit::Internal,
+                format_args!("the guardian process could not be started ({e}): nothing was started. Processes or descriptors may be exhausted (ulimit -u, ulimit -n)"),
+            )
+        })?;
+        // The last moment before the command exists: from here on signals are handed on to it.
+        self.refuse_if_interrupted()?;
+        let watch = (self.signals, self.bell);
+        let supervisor = Supervisor::new(lease, &context, self.plan, self.talk, watch, guardian);
+        supervisor.run(&self.argv()).await.map_err(|e| {
+            Failure::new(
+                Exit::Internal,
+                format_args!("the guardian took no order ({e}): nothing was started"),
+            )
+        })
+    }
+
+    /// What the command learns about its lease.
+    fn environment(&self, lease: &Lease, store: &Store) -> Vec<(&'static str, String)> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut environment = vec![
+            ("LEASEHOLD_HELD", "1".to_owned()),
+            ("LEASEHOLD_NAME", lease.name().to_string()),
+            ("LEASEHOLD_TOKEN", lease.token().to_string()),
+            ("LEASEHOLD_OWNER", lease.fingerprint()),
+            ("LEASEHOLD_BACKEND", store.url.scheme().to_owned()),
+            ("LEASEHOLD_TTL_MS", crate::admin::millis(lease.ttl()).to_string()),
+            ("LEASEHOLD_DEADLINE_UNIX_MS", crate::admin::millis(now + lease.remaining()).to_string()),
+        ];
+        environment.extend(store.for_job().map(|store| (STORE_VAR, store)));
+        environment
+    }
+
+    async fn release(&self, lease: Lease, lost: bool) {
+        let name = lease.name().clone();
+        if lost && lease.check().is_err() {
+            // Over: the store is told in the background, as far as the end of the program allows.
+            drop(lease);
+            return;
+        }
+        let (word, weight, line) = match lease.release().await {
+            Ok(Released::Released) => ("released", Weight::Detail, format!("released {name:?}")),
+            Ok(Released::AlreadyReleased) => {
+                ("already_released", Weight::Warning, format!("warning: {name:?} was released already"))
+            }
+            Ok(Released::NotHeld { .. }) => {
+                ("not_held", Weight::Warning, format!("warning: {name:?} belonged to somebody else already"))
+            }
+            Err(e) => (
+                "unknown",
+                Weight::Warning,
+                format!("warning: nobody knows whether {name:?} was released; it ends within its ttl ({e})"),
+            ),
+        };
+        let fields = json!({ "name": name.as_str(), "release": word });
+        self.talk.say(weight, "released", fields, format_args!("{line}"));
+    }
+}

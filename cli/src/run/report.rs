@@ -1,0 +1,112 @@
+//! What the program says while it runs: lines for people, or one JSON object per event, on stderr.
+//!
+//! Talking never decides about a lease: a line that stderr does not take within a moment (a full
+//! pipe, a stopped terminal, nobody there) is dropped.
+
+use std::fmt;
+use std::io::{IsTerminal, Write};
+
+use leasehold::{Contention, LeaseName};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Map, Value, json};
+
+use crate::duration::show;
+
+/// How long a line waits for stderr.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// How much is said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Talk {
+    quiet: bool,
+    verbose: bool,
+    json: bool,
+    terminal: bool,
+}
+
+/// Who needs to hear a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// Why the program fails: always said.
+    Error,
+    /// What somebody must know: said unless quiet.
+    Warning,
+    /// What a person at the terminal wants to know.
+    Progress,
+    /// Said with -v.
+    Detail,
+}
+
+impl Talk {
+    pub(crate) fn new(quiet: bool, verbose: bool, json: bool) -> Self {
+        Talk { quiet, verbose, json, terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Says one thing: `event` and `fields` to machines, `line` to people.
+    pub(crate) fn say(&self, weight: Weight, event: &str, fields: Value, line: fmt::Arguments<'_>) {
+        if self.json {
+            let mut object = Map::from_iter([("event".to_owned(), json!(event))]);
+            if let Value::Object(fields) = fields {
+                object.extend(fields);
+            }
+            write_line(&Value::Object(object).to_string());
+        } else if self.wants(weight) {
+            write_line(&format!("leasehold: {line}"));
+        }
+    }
+
+    fn wants(&self, weight: Weight) -> bool {
+        match weight {
+            Weight::Error => true,
+            Weight::Warning => !self.quiet,
+            Weight::Progress => !self.quiet && (self.verbose || self.terminal),
+            Weight::Detail => !self.quiet && self.verbose,
+        }
+    }
+
+    /// Who is waited for. Said once for each holder seen.
+    pub(crate) fn waiting(&self, name: &LeaseName, seen: &Contention) {
+        let fields = json!({
+            "name": name.as_str(),
+            "holder": seen.holder.as_ref().map(crate::admin::holder_json),
+            "remaining_ms": seen.remaining.map(crate::admin::millis),
+        });
+        self.say(
+            Weight::Progress,
+            "waiting",
+            fields,
+            format_args!("waiting for {name:?}, {}", held_by(seen)),
+        );
+    }
+}
+
+/// Who holds a name, since when, and for how long at most: the end of a sentence.
+pub(crate) fn held_by(seen: &Contention) -> String {
+    let mut text = match &seen.holder {
+        None => "kept free of holders for a while".to_owned(),
+        Some(holder) => {
+            let label = match holder.info.label() {
+                "" => String::new(),
+                label => format!("{label} "),
+            };
+            let since = match holder.acquired_unix_ms {
+                Some(ms) => format!(" since {}", crate::admin::rfc3339(ms)),
+                None => String::new(),
+            };
+            format!("held by {label}(#{}){since}", holder.fingerprint)
+        }
+    };
+    if let Some(remaining) = seen.remaining {
+        text.push_str(&format!(", for {} at most unless renewed", show(remaining)));
+    }
+    text
+}
+
+/// Writes one line to stderr if it takes it soon. Errors have nowhere to go.
+pub(crate) fn write_line(line: &str) {
+    let stderr = std::io::stderr();
+    let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
+    if matches!(poll(&mut ready, Some(&PATIENCE)), Ok(n) if n > 0) {
+        let _ = stderr.lock().write_all(format!("{line}\n").as_bytes());
+    }
+}

@@ -1,0 +1,549 @@
+//! The wrapper's side of a running command: the guardian is started, told every new deadline, and
+//! not trusted.
+//!
+//! ```text
+//!                 kill_after        margin/2     margin/2
+//!  ── held ──┤ TERM ───────────┤ KILL ──────┤ wrapper kills ──────┤ lease ends
+//!         term_at            kill_at     act_at            valid_until
+//! ```
+//!
+//! The guardian acts at the first two times; at the third the wrapper kills the guardian, inherits
+//! the tree as a subreaper, and kills until nobody is left. The same happens at once when the
+//! guardian's end of the socket closes. All times are of the boot clock and are waited for on the
+//! watchdog's timers, which count suspend.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::{BackendContext, BootTime, EndReason, Lease, LeaseState};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Signal, set_child_subreaper};
+use serde_json::json;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use super::guardian::{LEFTOVER_GRACE, WORD};
+use super::protocol::{Order, Received, Report, Times, pack, receive_report, send_order};
+use super::report::{Talk, Weight};
+use super::signals::{self, Bell, Signals};
+use super::tree::Tree;
+use crate::args::{OnLost, signal_name};
+use crate::duration::show;
+use crate::exit::{Ending, Exit, Failure};
+
+/// How long the guardian has, beside its grace, to end what the command left behind.
+const TIDY_LIMIT: Duration = Duration::from_millis(500);
+/// How long the wrapper goes on killing before it says that it cannot.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// How often the deadline is compared with what the guardian was told, at least and at most.
+const LOOK_MIN: Duration = Duration::from_millis(5);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// When the tree is stopped, relative to the lease's deadline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) on_lost: OnLost,
+    pub(crate) signal: Signal,
+    pub(crate) kill_after: Duration,
+    pub(crate) margin: Duration,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+impl Plan {
+    /// The times for a lease of this ttl.
+    ///
+    /// # Errors
+    /// Usage: a grace that leaves no time for renewals.
+    pub(crate) fn new(
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        kill_after: Option<Duration>,
+        signal: Signal,
+        on_lost: OnLost,
+    ) -> Result<Self, Failure> {
+        let base = max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
+        let margin = (base / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
+        let kill_after = kill_after.unwrap_or((base / 6).min(Duration::from_secs(5)));
+        if on_lost == OnLost::Terminate && kill_after.saturating_add(margin) > base / 2 {
+            let what = if base < ttl { "--max-hold" } else { "--ttl" };
+            return Err(Failure::usage(format_args!(
+                "--kill-after {} does not fit: the command is stopped that long and {} more before the lease ends, which may take half of {what} {} at most. Shorten --kill-after or lengthen {what}",
+                show(kill_after),
+                show(margin),
+                show(base),
+            )));
+        }
+        Ok(Plan { on_lost, signal, kill_after, margin, max_hold })
+    }
+
+    /// What must be left of a lease for a command to be started under it.
+    pub(crate) fn least(&self) -> Duration {
+        match self.on_lost {
+            OnLost::Warn => Duration::ZERO,
+            OnLost::Kill => self.margin * 2,
+            OnLost::Terminate => self.kill_after + self.margin * 2,
+        }
+    }
+
+    fn times(&self, valid_until: BootTime) -> Times {
+        let kill_at = valid_until - self.margin;
+        match self.on_lost {
+            OnLost::Warn => Times { term_at: BootTime::MAX, kill_at: BootTime::MAX },
+            OnLost::Kill => Times { term_at: BootTime::MAX, kill_at },
+            OnLost::Terminate => Times { term_at: kill_at - self.kill_after, kill_at },
+        }
+    }
+
+    fn act_at(&self, kill_at: BootTime) -> BootTime {
+        if kill_at == BootTime::MAX { kill_at } else { kill_at + self.margin / 2 }
+    }
+}
+
+/// A started guardian whose command has not been started.
+#[derive(Debug)]
+pub(crate) struct Guardian {
+    process: Child,
+    socket: UnixStream,
+    tree: Tree,
+}
+
+impl Guardian {
+    /// Executes this program again as a guardian. The command inherits `environment`.
+    pub(crate) fn spawn(environment: &[(&str, String)]) -> std::io::Result<Self> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let tree = Tree::below_self();
+        set_child_subreaper(Some(rustix::process::getpid()))?;
+        // Not by its path: the file may have been replaced since.
+        let process = Command::new("/proc/self/exe")
+            .arg0("leasehold")
+            .arg(WORD)
+            .envs(environment.iter().map(|(name, value)| (*name, value)))
+            .stdin(Stdio::from(theirs))
+            .spawn()?;
+        let socket = std::os::unix::net::UnixStream::from(ours);
+        socket.set_nonblocking(true)?;
+        Ok(Guardian { process, socket: UnixStream::from_std(socket)?, tree })
+    }
+
+    fn order(&self, order: Order) -> bool {
+        send_order(&self.socket, order, &[]).is_ok()
+    }
+
+    /// The guardian's next word; none when its end is closed.
+    async fn hear(&self) -> Option<Report> {
+        loop {
+            self.socket.readable().await.ok()?;
+            let received = self.socket.try_io(Interest::READABLE, || match receive_report(&self.socket) {
+                Received::Message(report, _) => Ok(Some(report)),
+                Received::Closed => Ok(None),
+                Received::Nothing => Err(std::io::ErrorKind::WouldBlock.into()),
+            });
+            if let Ok(report) = received {
+                return report;
+            }
+        }
+    }
+
+    /// Kills the guardian, inherits its tree, and kills that. Returns how many are left.
+    fn take_over(&mut self) -> usize {
+        // Not reaped yet, so the pid is its own.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        self.tree.kill_until_gone(KILL_LIMIT)
+    }
+}
+
+/// How the command ended, as far as it was seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum JobEnd {
+    /// It never ran.
+    NotStarted(Errno),
+    /// With this code.
+    Exited(u8),
+    /// By this signal.
+    Killed(i32),
+    /// Killed with its guardian.
+    Unseen,
+}
+
+/// What came of the run.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) job: JobEnd,
+    /// Why the lease was over before the command was.
+    pub(crate) loss: Option<LeaseState>,
+}
+
+impl Outcome {
+    pub(crate) fn ending(&self) -> Ending {
+        match (&self.loss, self.job) {
+            (Some(_), _) => Exit::Lost.into(),
+            (None, JobEnd::NotStarted(Errno::NOENT)) => Exit::NotFound.into(),
+            (None, JobEnd::NotStarted(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE)) => {
+                Exit::Internal.into()
+            }
+            (None, JobEnd::NotStarted(_)) => Exit::CannotExecute.into(),
+            (None, JobEnd::Unseen) => Exit::Internal.into(),
+            (None, JobEnd::Exited(code)) => Ending::Command(code),
+            (None, JobEnd::Killed(signal)) => Ending::CommandKilled(signal),
+        }
+    }
+}
+
+/// Watches over one command.
+pub(crate) struct Supervisor<'a> {
+    pub(crate) lease: &'a Lease,
+    pub(crate) context: &'a BackendContext,
+    pub(crate) plan: Plan,
+    pub(crate) talk: Talk,
+    pub(crate) signals: &'a Signals,
+    pub(crate) bell: &'a Bell,
+    guardian: Guardian,
+    granted_at: BootTime,
+    /// The deadline that the guardian knows.
+    told: Option<BootTime>,
+    /// When the guardian is no longer waited for.
+    act_at: BootTime,
+    job: Option<JobEnd>,
+    loss: Option<LeaseState>,
+    insisted: bool,
+    at_risk: bool,
+}
+
+impl<'a> Supervisor<'a> {
+    pub(crate) fn new(
+        lease: &'a Lease,
+        context: &'a BackendContext,
+        plan: Plan,
+        talk: Talk,
+        (signals, bell): (&'a Signals, &'a Bell),
+        guardian: Guardian,
+    ) -> Self {
+        Supervisor {
+            lease,
+            context,
+            plan,
+            talk,
+            signals,
+            bell,
+            guardian,
+            granted_at: context.now(),
+            told: None,
+            act_at: BootTime::MAX,
+            job: None,
+            loss: None,
+            insisted: false,
+            at_risk: false,
+        }
+    }
+
+    /// Starts the command and stays with it to its end.
+    ///
+    /// # Errors
+    /// The start order could not be given: nothing was started.
+    pub(crate) async fn run(mut self, argv: &[std::ffi::OsString]) -> Result<Outcome, std::io::Error> {
+        let mut states = self.lease.states();
+        self.start(argv)?;
+        loop {
+            let look = (self.context.now() + self.pace()).min(self.act_at);
+            tokio::select! {
+                biased;
+                report = self.guardian.hear() => match report {
+                    Some(Report::Done { left }) => return Ok(self.done(left)),
+                    Some(report) => self.heard(report),
+                    None => return Ok(self.abandoned()),
+                },
+                changed = states.changed() => if changed.is_ok() {
+                    let state = states.borrow_and_update().clone();
+                    self.on_state(state);
+                },
+                () = self.bell.rung() => self.forward(),
+                () = self.context.sleep_until(look) => {}
+            }
+            self.look();
+            if self.context.now() >= self.act_at {
+                return Ok(self.act());
+            }
+        }
+    }
+
+    fn start(&mut self, argv: &[std::ffi::OsString]) -> Result<(), std::io::Error> {
+        let file = pack(argv)?;
+        let until = self.lease.valid_until().unwrap_or(BootTime::ZERO);
+        let times = self.plan.times(until);
+        let order = Order::Start { times, signal: self.plan.signal.as_raw() };
+        send_order(&self.guardian.socket, order, &[rustix::stdio::stdin(), file.as_fd()])?;
+        self.told = Some(until);
+        self.act_at = self.plan.act_at(times.kill_at);
+        Ok(())
+    }
+
+    fn pace(&self) -> Duration {
+        (self.lease.ttl() / 20).clamp(LOOK_MIN, LOOK_MAX)
+    }
+
+    /// Tells the guardian a deadline that moved.
+    fn look(&mut self) {
+        if self.loss.is_some() || self.job.is_some() {
+            return;
+        }
+        match self.lease.valid_until() {
+            None => self.on_state(self.lease.state()),
+            Some(until) if Some(until) != self.told => {
+                let times = self.plan.times(until);
+                // A frozen guardian takes no more after a while; it is told again at the next look.
+                if self.guardian.order(Order::Times(times)) {
+                    self.told = Some(until);
+                }
+                self.act_at = self.plan.act_at(times.kill_at);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn on_state(&mut self, state: LeaseState) {
+        let name = self.lease.name();
+        match state {
+            LeaseState::AtRisk { remaining } if !self.at_risk => {
+                self.at_risk = true;
+                self.talk.say(
+                    Weight::Warning,
+                    "at_risk",
+                    json!({ "name": name.as_str(), "remaining_ms": crate::admin::millis(remaining) }),
+                    format_args!(
+                        "warning: the lease {name:?} could not be renewed; it is lost in {} unless a renewal succeeds",
+                        show(remaining)
+                    ),
+                );
+            }
+            LeaseState::Held if self.at_risk => {
+                self.at_risk = false;
+                self.talk.say(
+                    Weight::Detail,
+                    "held",
+                    json!({ "name": name.as_str() }),
+                    format_args!("the lease {name:?} was renewed after all"),
+                );
+            }
+            state if state.is_loss() && self.loss.is_none() && self.job.is_none() => self.lost(state),
+            _ => {}
+        }
+    }
+
+    /// The lease is over: stops the command as `--on-lost` says.
+    fn lost(&mut self, state: LeaseState) {
+        let now = self.context.now();
+        // No later than the deadline that held until now: by then somebody else may start.
+        let last = self.told.map_or(now, |until| self.plan.times(until).kill_at.max(now));
+        let (kill_at, order) = match self.plan.on_lost {
+            OnLost::Warn => (BootTime::MAX, None),
+            OnLost::Kill => (now, Some(Order::Kill)),
+            OnLost::Terminate => {
+                let kill_at = (now + self.plan.kill_after).min(last);
+                (kill_at, Some(Order::Terminate { kill_at }))
+            }
+        };
+        if let Some(order) = order {
+            self.guardian.order(order);
+        }
+        self.act_at = self.act_at.min(self.plan.act_at(kill_at));
+        self.say_lost(&state, kill_at.since(now));
+        self.loss = Some(state);
+    }
+
+    /// The guardian began to stop the command because the deadline came near.
+    fn time_over(&mut self) {
+        if self.loss.is_some() || self.job.is_some() {
+            return;
+        }
+        let held = self.context.now().since(self.granted_at);
+        let near = self.plan.kill_after + self.plan.margin * 2;
+        let state = match self.lease.state() {
+            state if state.is_over() => state,
+            _ if self.plan.max_hold.is_some_and(|max| held + near >= max) => {
+                LeaseState::Ended(EndReason::MaxHold)
+            }
+            _ => LeaseState::Lost(leasehold::LostCause::Expired),
+        };
+        self.say_lost(&state, self.plan.kill_after);
+        self.loss = Some(state);
+    }
+
+    fn say_lost(&self, state: &LeaseState, grace: Duration) {
+        let name = self.lease.name();
+        let consequence = match self.plan.on_lost {
+            OnLost::Warn => "the command runs on without it (--on-lost warn)".to_owned(),
+            OnLost::Kill => "the command is killed".to_owned(),
+            OnLost::Terminate => format!(
+                "the command gets {}, and SIGKILL within {}",
+                signal_name(self.plan.signal.as_raw()),
+                show(grace)
+            ),
+        };
+        self.talk.say(
+            Weight::Error,
+            "lost",
+            json!({
+                "name": name.as_str(),
+                "token": self.lease.token().to_string(),
+                "cause": state.word(),
+                "message": state.to_string(),
+            }),
+            format_args!("the lease {name:?} is over ({state}): {consequence}"),
+        );
+    }
+
+    fn heard(&mut self, report: Report) {
+        match report {
+            Report::Started { pid } => self.talk.say(
+                Weight::Detail,
+                "started",
+                json!({ "pid": pid }),
+                format_args!("the command runs as process {pid}"),
+            ),
+            Report::Failed { errno } | Report::Broken { errno } => {
+                self.job = Some(JobEnd::NotStarted(Errno::from_raw_os_error(errno)));
+                self.wait_for_the_rest();
+            }
+            Report::TimeOver => self.time_over(),
+            Report::Exited { code } => {
+                self.ended(JobEnd::Exited(u8::try_from(code).unwrap_or(u8::MAX)));
+            }
+            Report::Killed { signal } => self.ended(JobEnd::Killed(signal)),
+            Report::Done { .. } => {}
+        }
+    }
+
+    fn ended(&mut self, job: JobEnd) {
+        // Over by the clock, though nobody had looked: then it was lost while it ran.
+        if self.loss.is_none()
+            && let Err(over) = self.lease.check()
+        {
+            self.say_lost(&over.state, Duration::ZERO);
+            self.loss = Some(over.state);
+        }
+        self.job = Some(job);
+        self.wait_for_the_rest();
+    }
+
+    /// The command has ended: its leftovers get a moment, and no longer than the lease.
+    fn wait_for_the_rest(&mut self) {
+        self.act_at = self.act_at.min(self.context.now() + LEFTOVER_GRACE + TIDY_LIMIT);
+    }
+
+    /// Hands caught signals on.
+    fn forward(&mut self) {
+        for signal in self.signals.take() {
+            let insisted = signals::insists(signal) && std::mem::replace(&mut self.insisted, true);
+            let (order, what) = if insisted {
+                (Order::Kill, "SIGKILL follows: it came a second time")
+            } else {
+                self.insisted |= signals::insists(signal);
+                (Order::Forward(signal), "handed on to the command")
+            };
+            self.guardian.order(order);
+            if insisted {
+                // A guardian that does not even do this is not waited for.
+                self.act_at = self.act_at.min(self.context.now() + TIDY_LIMIT);
+            }
+            self.talk.say(
+                Weight::Detail,
+                "signal",
+                json!({ "signal": signal_name(signal), "number": signal, "killed": insisted }),
+                format_args!("{}: {what}", signal_name(signal)),
+            );
+        }
+    }
+
+    fn done(mut self, left: i32) -> Outcome {
+        // It ends by itself now.
+        let _ = self.guardian.process.wait();
+        self.say_left(usize::try_from(left).unwrap_or(0));
+        self.outcome()
+    }
+
+    /// The guardian is gone without a word.
+    fn abandoned(mut self) -> Outcome {
+        let left = self.guardian.take_over();
+        if self.job.is_none() && self.loss.is_none() {
+            self.talk.say(
+                Weight::Error,
+                "guardian_lost",
+                json!({}),
+                format_args!("the guardian process was killed: the command was killed with it, because nobody would stop it in time"),
+            );
+        }
+        self.say_left(left);
+        self.outcome()
+    }
+
+    /// The guardian did not do its work in time.
+    fn act(mut self) -> Outcome {
+        let left = self.guardian.take_over();
+        if self.loss.is_none() && self.job.is_none() && !self.insisted {
+            let state = match self.lease.state() {
+                state if state.is_over() => state,
+                _ => LeaseState::Lost(leasehold::LostCause::Expired),
+            };
+            self.say_lost(&state, Duration::ZERO);
+            self.loss = Some(state);
+        }
+        self.say_left(left);
+        self.outcome()
+    }
+
+    fn say_left(&self, left: usize) {
+        if left > 0 {
+            self.talk.say(
+                Weight::Error,
+                "left_behind",
+                json!({ "processes": left }),
+                format_args!("{left} process(es) of the command could not be killed (another user's?) and run on without the lease"),
+            );
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        Outcome { job: self.job.unwrap_or(JobEnd::Unseen), loss: self.loss }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(ttl_ms: u64, kill_ms: Option<u64>) -> Result<Plan, Failure> {
+        let ms = Duration::from_millis;
+        Plan::new(ms(ttl_ms), None, kill_ms.map(ms), Signal::TERM, OnLost::Terminate)
+    }
+
+    #[test]
+    fn the_times_stand_in_order_before_the_deadline() {
+        for (ttl, kill_after) in [(30_000, None), (1_000, None), (300, None), (10_000, Some(4_000))] {
+            let plan = plan(ttl, kill_after).expect("fits");
+            let until = BootTime::from_nanos(1_000_000_000_000);
+            let times = plan.times(until);
+            assert!(times.term_at < times.kill_at && times.kill_at < plan.act_at(times.kill_at), "{ttl}");
+            assert!(plan.act_at(times.kill_at) < until, "{ttl}");
+            // What a lease has left after a renewal on time is more than the command's stop takes.
+            assert!(plan.kill_after + plan.margin <= Duration::from_millis(ttl) / 2, "{ttl}");
+        }
+        assert_eq!(plan(30_000, None).expect("fits").kill_after, Duration::from_secs(5));
+        assert_eq!(plan(6_000, None).expect("fits").kill_after, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_grace_that_does_not_fit_is_refused_with_both_numbers() {
+        let failure = plan(10_000, Some(6_000)).expect_err("does not fit");
+        assert_eq!(failure.ending, Exit::Usage.into());
+        assert!(failure.message.contains("6.0s") && failure.message.contains("10.0s"), "{}", failure.message);
+        assert!(plan(100, Some(40)).is_err());
+        let ms = Duration::from_millis;
+        let warn = Plan::new(ms(1_000), None, Some(ms(9_000)), Signal::TERM, OnLost::Warn);
+        assert_eq!(warn.expect("no grace is needed").times(BootTime::ZERO).kill_at, BootTime::MAX);
+    }
+}
