@@ -580,7 +580,7 @@ impl Attempting<'_, '_> {
     /// The answer, or none when the time limit came first.
     async fn answer(&mut self) -> Option<Result<Attempt, BackendError>> {
         let watchdog = &self.pursuit.client.0.watchdog;
-        let give_up = self.give_up;
+        let give_up = if mutant!(OperationsUnbounded) { BootTime::MAX } else { self.give_up };
         let attempt = self.attempt.as_mut()?;
         // The sleep is made only when the first poll brought no answer.
         let mut sleep = None;

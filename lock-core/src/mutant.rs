@@ -177,6 +177,8 @@ mutants! {
     DropReleasesNothing,
     /// A wait has no end.
     WaitNeverTimesOut,
+    /// A store that does not answer is waited for without end.
+    OperationsUnbounded,
     /// Local waiters do not stand in line.
     LineIsSkipped,
     /// A token that is not larger than one seen before is accepted.

@@ -1,0 +1,425 @@
+//! What a case gets: processes, clients, names, and time.
+//!
+//! Time is the store's time. Where the store lives on the context's clock it is virtual, and an hour
+//! passes in milliseconds; elsewhere the case really waits. Bounds from below are strict in both;
+//! bounds from above have the patience added, so that a loaded machine fails nobody.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{
+    AcquireRequest, Attempt, BackendContext, BootTime, Claim, Clock, Contention, FencedStore, Grant,
+    Inspection, Lease, LeaseAdmin, LeaseBackend, LeaseClient, LeaseName, ManualClock, OwnerId, Profile,
+    ReleaseRequest, Released, RenewAnswer, Renewal, Settings, SystemClock, Token, TryAcquire, Watchdog,
+};
+
+use crate::case::{check, take};
+use crate::{Failed, Fault, Faulty, Harness};
+
+/// Virtual time moves in steps of this part of [`Bench::ttl`]: a renewal is never jumped over.
+const STEPS_PER_TTL: u32 = 60;
+/// Rounds of one settling before the bench gives up on calls that do not end: then they hang.
+const SETTLE_ROUNDS_MAX: u32 = 2_000;
+
+/// The tools of one case. Clones share everything.
+#[derive(Clone)]
+pub struct Bench(Arc<Inner>);
+
+struct Inner {
+    harness: Box<dyn Harness>,
+    case: &'static str,
+    run: u64,
+    names: AtomicU32,
+    clock: Option<ManualClock>,
+    nodes: Mutex<Vec<Node>>,
+    patience: Duration,
+}
+
+/// A process as the store sees it: a watchdog, a connection, and a client over it. Clones share
+/// everything.
+#[derive(Clone)]
+pub struct Node {
+    /// Keeps the leases of `client`.
+    pub watchdog: Watchdog,
+    /// The connection; every call of `client` passes through it.
+    pub store: Faulty,
+    /// A client over `store`.
+    pub client: LeaseClient,
+    bench: Weak,
+}
+
+#[derive(Clone)]
+struct Weak(std::sync::Weak<Inner>);
+
+impl Bench {
+    pub(crate) fn new(harness: Box<dyn Harness>, case: &'static str, patience: Duration) -> Self {
+        let clock = harness.on_context_clock().then(ManualClock::new);
+        // Fresh names, also on a store that outlives the run.
+        let run = SystemClock.unix_micros();
+        let (names, nodes) = (AtomicU32::new(0), Mutex::default());
+        Bench(Arc::new(Inner { harness, case, run, names, clock, nodes, patience }))
+    }
+
+    /// Another process.
+    ///
+    /// # Errors
+    /// [`Failed`] when the store cannot be reached.
+    pub async fn node(&self) -> Result<Node, Failed> {
+        self.node_with(|profile| profile).await
+    }
+
+    /// Another process, whose core believes in another profile of the store.
+    ///
+    /// # Errors
+    /// [`Failed`] when the store cannot be reached.
+    pub async fn node_with(&self, change: impl FnOnce(Profile) -> Profile) -> Result<Node, Failed> {
+        let watchdog = match &self.0.clock {
+            Some(clock) => Watchdog::with_clock(Arc::new(clock.clone())),
+            None => Watchdog::start(),
+        }?;
+        let context = watchdog.context();
+        let inner = self.0.harness.connect(context.clone()).await?;
+        let profile = change(inner.profile().clone());
+        let store = Faulty::new(inner, context).with_profile(profile);
+        let client =
+            LeaseClient::with_operation_timeout(Arc::new(store.clone()), &watchdog, Self::OPERATION_TIMEOUT);
+        let node = Node { watchdog, store, client, bench: Weak(Arc::downgrade(&self.0)) };
+        self.nodes().push(node.clone());
+        Ok(node)
+    }
+
+    /// Two processes.
+    ///
+    /// # Errors
+    /// As [`Bench::node`].
+    pub async fn pair(&self) -> Result<(Node, Node), Failed> {
+        Ok((self.node().await?, self.node().await?))
+    }
+
+    /// Time limit of one store operation in every client here.
+    pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// A name that nobody has used.
+    pub fn name(&self) -> LeaseName {
+        self.named("")
+    }
+
+    /// A fresh name that ends with `tail`.
+    pub fn named(&self, tail: &str) -> LeaseName {
+        let n = self.0.names.fetch_add(1, Ordering::Relaxed);
+        let text = format!("conformance/{}/{:x}/{n}{tail}", self.0.case, self.0.run);
+        LeaseName::new(text).expect("the suite's names are legal")
+    }
+
+    /// Brings a fault about.
+    ///
+    /// # Errors
+    /// The injector's.
+    pub async fn inject(&self, fault: Fault, name: &LeaseName) -> Result<(), Failed> {
+        match self.0.harness.fault() {
+            Some(injector) => injector.inject(fault, name).await.map_err(Failed::new),
+            None => Err(Failed::new("the harness has no fault hooks")),
+        }
+    }
+
+    /// The harness's name.
+    pub fn harness(&self) -> &'static str {
+        self.0.harness.name()
+    }
+
+    /// The manual clock, where time is virtual.
+    pub fn manual(&self) -> Option<&ManualClock> {
+        self.0.clock.as_ref()
+    }
+
+    /// The ttl of leases that are to run out in a case: 9 s of virtual time, 1 s of real time, or
+    /// the shortest that the store takes.
+    pub fn ttl_on(&self, profile: &Profile) -> Duration {
+        let wish = if self.0.clock.is_some() { Duration::from_secs(9) } else { Duration::from_secs(1) };
+        wish.max(profile.ttl_min)
+    }
+
+    /// Now, on the clock of the watchdogs.
+    pub fn now(&self) -> BootTime {
+        self.0.clock.as_ref().map_or_else(|| SystemClock.now(), Clock::now)
+    }
+
+    /// Lets `d` pass, and everything happen that is due meanwhile.
+    pub async fn pass(&self, d: Duration) {
+        let Some(clock) = &self.0.clock else {
+            // The suite's only wait without an event: it is the store's time that must pass.
+            return tokio::time::sleep(d).await;
+        };
+        let end = clock.now() + d;
+        self.settle().await;
+        while clock.now() < end {
+            clock.advance(self.step().min(end.since(clock.now())));
+            self.settle().await;
+        }
+    }
+
+    /// Lets `d` pass at once, as a process sees it that did not run meanwhile.
+    pub async fn jump(&self, d: Duration) {
+        match &self.0.clock {
+            Some(clock) => clock.suspend(d),
+            None => tokio::time::sleep(d).await,
+        }
+    }
+
+    /// Waits until everything that is due has been done: the clock threads sleep, and no call is
+    /// under way but those held on purpose. In real time there is nothing to wait for.
+    pub async fn settle(&self) {
+        let Some(clock) = &self.0.clock else { return tokio::task::yield_now().await };
+        let nodes = self.nodes().clone();
+        for _ in 0..SETTLE_ROUNDS_MAX {
+            for node in &nodes {
+                clock.settle();
+                // Behind the orders that the clock thread just sent, twice: the I/O thread takes an
+                // order in one turn and starts its task in the next.
+                for _ in 0..3 {
+                    let _ = node.watchdog.context().io().spawn(async {}).await;
+                }
+            }
+            clock.settle();
+            tokio::task::yield_now().await;
+            if nodes.iter().all(|node| node.store.is_idle()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Lets time pass until `look` finds something, for `within` at most; returns it and the time
+    /// it took. After `within` time stands, and what is on its way has the patience left.
+    ///
+    /// # Errors
+    /// [`Failed`] when nothing was found, or by `look` itself.
+    #[allow(clippy::manual_async_fn)] // `track_caller` does not reach into an async fn
+    #[track_caller]
+    pub fn until<T>(
+        &self,
+        what: &str,
+        within: Duration,
+        mut look: impl AsyncFnMut() -> Result<Option<T>, Failed>,
+    ) -> impl Future<Output = Result<(T, Duration), Failed>> {
+        let missing = Failed::new(format!("{what}: not within {within:?}"));
+        async move {
+            let start = self.now();
+            let patience_from = loop {
+                self.settle().await;
+                if let Some(found) = look().await? {
+                    return Ok((found, self.now().since(start)));
+                }
+                let passed = self.now().since(start);
+                match &self.0.clock {
+                    _ if passed >= within => break std::time::Instant::now(),
+                    Some(clock) => clock.advance(self.step().min(within - passed)),
+                    None => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            };
+            while patience_from.elapsed() < self.0.patience {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                if let Some(found) = look().await? {
+                    return Ok((found, self.now().since(start)));
+                }
+            }
+            Err(missing)
+        }
+    }
+
+    /// As [`Bench::until`], for a condition.
+    ///
+    /// # Errors
+    /// [`Failed`] when it did not come.
+    #[track_caller]
+    pub fn until_true(
+        &self,
+        what: &str,
+        within: Duration,
+        mut look: impl FnMut() -> bool,
+    ) -> impl Future<Output = Result<Duration, Failed>> {
+        let waited = self.until(what, within, async move || Ok(look().then_some(())));
+        async move { Ok(waited.await?.1) }
+    }
+
+    /// Asserts that every watchdog kept its books.
+    pub(crate) fn audit(&self) {
+        for node in self.nodes().iter() {
+            // Asserts that every held entry has exactly one timer.
+            let _ = node.watchdog.stats();
+        }
+    }
+
+    fn step(&self) -> Duration {
+        Duration::from_secs(9) / STEPS_PER_TTL
+    }
+
+    fn nodes(&self) -> std::sync::MutexGuard<'_, Vec<Node>> {
+        self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
+    /// What the backend was made with.
+    pub fn context(&self) -> BackendContext {
+        self.watchdog.context()
+    }
+
+    /// What the store promises.
+    pub fn profile(&self) -> &Profile {
+        self.store.profile()
+    }
+
+    /// See [`Bench::ttl_on`].
+    pub fn ttl(&self) -> Duration {
+        self.bench.0.upgrade().map_or(Duration::from_secs(1), |inner| Bench(inner).ttl_on(self.profile()))
+    }
+
+    /// A ttl that outlives the case.
+    pub fn long_ttl(&self) -> Duration {
+        Duration::from_secs(300).min(self.profile().ttl_max)
+    }
+
+    /// A request of a fresh owner, sent now.
+    pub fn request(&self, name: &LeaseName, ttl: Duration) -> AcquireRequest {
+        AcquireRequest::new(name.clone(), OwnerId::random(), ttl, self.context().now())
+    }
+
+    /// One attempt.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub async fn attempt(&self, request: &AcquireRequest) -> Result<Attempt, Failed> {
+        let mut request = request.clone();
+        request.sent_at = self.context().now();
+        Ok(self.store.acquire(&request).await?)
+    }
+
+    /// An attempt that must be granted.
+    ///
+    /// # Errors
+    /// [`Failed`] when it is refused.
+    pub async fn granted(&self, request: &AcquireRequest) -> Result<Grant, Failed> {
+        let grant = take!(self.attempt(request).await?, Attempt::Granted(g) => g, "refused");
+        check!(grant.name == request.name, "the grant is for {:?}", grant.name);
+        check!(grant.owner == request.owner, "the grant is another owner's");
+        check!(grant.ttl >= request.store_ttl, "granted {:?} of {:?}", grant.ttl, request.store_ttl);
+        Ok(grant)
+    }
+
+    /// A grant of `name` to a fresh owner.
+    ///
+    /// # Errors
+    /// [`Failed`] when it is refused.
+    pub async fn grant(&self, name: &LeaseName, ttl: Duration) -> Result<Grant, Failed> {
+        self.granted(&self.request(name, ttl)).await
+    }
+
+    /// An attempt of a fresh owner that must be refused.
+    ///
+    /// # Errors
+    /// [`Failed`] when it is granted.
+    pub async fn refused(&self, name: &LeaseName, ttl: Duration) -> Result<Contention, Failed> {
+        let request = self.request(name, ttl);
+        Ok(take!(self.attempt(&request).await?, Attempt::Held(c) => c, "granted beside a holder"))
+    }
+
+    /// Whether `name` is free: takes it and gives it back.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub async fn is_free(&self, name: &LeaseName) -> Result<Option<Token>, Failed> {
+        match self.attempt(&self.request(name, self.long_ttl())).await? {
+            Attempt::Held(_) => Ok(None),
+            Attempt::Granted(grant) => {
+                self.release(&grant.claim()).await?;
+                Ok(Some(grant.token))
+            }
+        }
+    }
+
+    /// One release.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub async fn release(&self, claim: &Claim) -> Result<Released, Failed> {
+        self.release_keeping(claim, Duration::ZERO).await
+    }
+
+    /// One release that keeps the name taken for `keep_for`.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub async fn release_keeping(&self, claim: &Claim, keep_for: Duration) -> Result<Released, Failed> {
+        let mut request = ReleaseRequest::new(claim.clone(), self.context().now());
+        request.keep_for = keep_for;
+        Ok(self.store.release(&request).await?)
+    }
+
+    /// One renewal alone in its batch.
+    ///
+    /// # Errors
+    /// The backend's, and [`Failed`] for anything but one answer.
+    pub async fn renew(&self, claim: &Claim, ttl: Duration) -> Result<RenewAnswer, Failed> {
+        let renewal = [Renewal::new(claim.clone(), ttl, self.context().now())];
+        let mut answers = self.store.renew(&renewal).await;
+        check!(answers.len() == 1, "{} answers to one renewal", answers.len());
+        Ok(answers.remove(0)?)
+    }
+
+    /// The name as the store holds it.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub async fn store_inspect(&self, name: &LeaseName) -> Result<Inspection, Failed> {
+        Ok(self.store.inspect(name).await?)
+    }
+
+    /// The admin facet, if there is one.
+    pub fn store_admin(&self) -> Option<&dyn LeaseAdmin> {
+        self.store.facets().admin
+    }
+
+    /// The admin facet.
+    ///
+    /// # Errors
+    /// [`Failed`] without one: the case needs [`crate::Need::Admin`].
+    pub fn admin(&self) -> Result<&dyn LeaseAdmin, Failed> {
+        self.store.facets().admin.ok_or_else(|| Failed::new("no admin facet"))
+    }
+
+    /// The fenced values.
+    ///
+    /// # Errors
+    /// [`Failed`] without them: the case needs [`crate::Need::Fenced`].
+    pub fn fenced(&self) -> Result<&dyn FencedStore, Failed> {
+        self.store.facets().fenced.ok_or_else(|| Failed::new("no fenced values"))
+    }
+
+    /// Settings with [`Node::ttl`].
+    pub fn settings(&self) -> Settings {
+        Settings::new().ttl(self.ttl())
+    }
+
+    /// A lease by one try that must be granted.
+    ///
+    /// # Errors
+    /// [`Failed`] when it is refused.
+    pub async fn lease(&self, name: &LeaseName, settings: &Settings) -> Result<Lease, Failed> {
+        Ok(take!(self.client.try_acquire(name, settings).await?, TryAcquire::Granted(l) => l, "refused"))
+    }
+}
+
+impl std::fmt::Debug for Bench {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bench").field("case", &self.0.case).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("store", &self.store).finish_non_exhaustive()
+    }
+}

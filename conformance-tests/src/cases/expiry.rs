@@ -1,0 +1,159 @@
+//! Grants and leases end on time: never early, and not much later (I3, I11).
+
+use std::time::{Duration, Instant, SystemTime};
+
+use leasehold_core::{EndReason, LeaseState};
+
+use super::{SOON, becomes_free, stays_taken};
+use crate::case::check;
+use crate::{Bench, Failed, Fate, Op};
+
+/// A grant is the owner's for its whole ttl, and anybody's soon after.
+pub(crate) async fn grant_runs_out_on_time(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let grant = a.grant(&name, a.ttl()).await?;
+    let refusals = stays_taken(&bench, &b, &name, grant.anchor + grant.ttl).await?;
+    check!(refusals > 0, "nobody asked in time");
+    becomes_free(&bench, &b, &name, grant.ttl + SOON).await?;
+    Ok(())
+}
+
+/// What has run out is not shown as held.
+pub(crate) async fn expired_grant_is_not_shown(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let name = bench.name();
+    a.grant(&name, a.ttl()).await?;
+    check!(a.store_inspect(&name).await?.holder().is_some(), "a fresh grant is not shown");
+    let gone = async || {
+        let seen = a.store_inspect(&name).await?;
+        Ok((seen.holders.is_empty() && seen.free_in.is_none()).then_some(()))
+    };
+    bench.until("the grant disappears", a.ttl() * 2, gone).await?;
+    Ok(())
+}
+
+/// The same owner asking again starts the countdown anew.
+pub(crate) async fn asking_again_starts_the_countdown_anew(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let request = a.request(&bench.name(), a.ttl());
+    a.granted(&request).await?;
+    bench.pass(a.ttl() * 2 / 3).await;
+    let again = a.granted(&request).await?;
+    stays_taken(&bench, &b, &request.name, again.anchor + again.ttl).await?;
+    Ok(())
+}
+
+/// A renewal starts the countdown anew, with the ttl that it asks for.
+pub(crate) async fn renewal_starts_the_countdown_anew(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let grant = a.grant(&name, a.ttl()).await?;
+    bench.pass(a.ttl() / 2).await;
+    let sent_at = bench.now();
+    a.renew(&grant.claim(), a.ttl()).await?;
+    stays_taken(&bench, &b, &name, sent_at + a.ttl()).await?;
+    becomes_free(&bench, &b, &name, a.ttl()).await?;
+    Ok(())
+}
+
+/// I3: the holder's deadline is counted from before the request was sent, not from the reply.
+pub(crate) async fn deadline_is_counted_from_the_request(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let name = bench.name();
+    let delay = (a.ttl() / 4).min(Bench::OPERATION_TIMEOUT / 2);
+    a.store.set(Op::Acquire, Fate::HoldReply);
+    let before = bench.now();
+    let acquiring = tokio::spawn({
+        let (client, name, settings) = (a.client.clone(), name.clone(), a.settings());
+        async move { client.try_acquire(&name, &settings).await }
+    });
+    bench.until_true("the request goes out", SOON, || a.store.count(Op::Acquire) == 1).await?;
+    bench.pass(delay).await;
+    let replied = bench.now();
+    a.store.open();
+    let lease = match acquiring.await?? {
+        leasehold_core::TryAcquire::Granted(lease) => lease,
+        leasehold_core::TryAcquire::Held(seen) => return Err(Failed::new(format!("refused: {seen:?}"))),
+    };
+    let until = lease.valid_until().ok_or_else(|| Failed::new("over at once"))?;
+    check!(replied.since(before) >= delay, "the reply was not late");
+    // The request left when the clock stood at most a moment after `before`, and virtual time moves
+    // in steps: allow half of the delay.
+    check!(until <= before + delay / 2 + a.ttl(), "valid for {:?} after the request", until.since(before));
+    Ok(())
+}
+
+/// A fixed lease is over after one ttl: nobody renews it.
+pub(crate) async fn fixed_lease_ends_after_one_ttl(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let start = bench.now();
+    let lease = a.lease(&name, &a.settings().fixed()).await?;
+    let over = async || Ok(lease.check().is_err().then(|| bench.now()));
+    let (at, _) = bench.until("the lease ends", a.ttl() + SOON, over).await?;
+    check!(at.since(start) + a.ttl() / 4 >= a.ttl(), "over after {:?}", at.since(start));
+    check!(a.store.count(Op::Renew) == 0, "{} renewals of a fixed lease", a.store.count(Op::Renew));
+    becomes_free(&bench, &b, &name, a.ttl()).await?;
+    Ok(())
+}
+
+/// I11: a lease ends at its maximum hold, however well it is renewed, and in the store too.
+pub(crate) async fn max_hold_ends_the_lease(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let max_hold = a.ttl() * 2;
+    let start = bench.now();
+    let lease = a.lease(&name, &a.settings().max_hold(max_hold)).await?;
+    ends_at(&bench, &lease, start + max_hold, EndReason::MaxHold).await?;
+    becomes_free(&bench, &b, &name, a.ttl() + SOON).await?;
+    Ok(())
+}
+
+/// I11: a lease ends at its business deadline, and in the store too.
+pub(crate) async fn business_deadline_ends_the_lease(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let left = a.ttl() * 2;
+    let start = bench.now();
+    let read = Instant::now();
+    let lease = a.lease(&name, &a.settings().deadline(SystemTime::now() + left)).await?;
+    // The wall clock goes on until the grant, also where the boot clock is virtual.
+    let end = start + left.saturating_sub(read.elapsed());
+    ends_at(&bench, &lease, end, EndReason::Deadline).await?;
+    becomes_free(&bench, &b, &name, a.ttl() + SOON).await?;
+    Ok(())
+}
+
+async fn ends_at(
+    bench: &Bench,
+    lease: &leasehold_core::Lease,
+    end: leasehold_core::BootTime,
+    reason: EndReason,
+) -> Result<(), Failed> {
+    /// Two clocks are never read at the same moment.
+    const READING: Duration = Duration::from_millis(2);
+    let within = end.since(bench.now()) + SOON;
+    let over = async || Ok(lease.check().is_err().then(|| bench.now()));
+    let (at, _) = bench.until("the lease ends", within, over).await?;
+    check!(at + READING >= end, "over {:?} before its time", end.since(at));
+    let state = lease.state();
+    check!(state == LeaseState::Ended(reason), "ended as {state:?}");
+    bench.until_true("its signal", SOON, || lease.cancelled().is_cancelled()).await?;
+    Ok(())
+}
+
+/// `ensure` refuses a step that needs more time than is left, while the lease is valid.
+pub(crate) async fn step_that_does_not_fit_is_refused(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let lease = a.lease(&bench.name(), &a.settings().fixed()).await?;
+    lease.ensure(a.ttl() / 8)?;
+    let over = lease.ensure(a.ttl() * 2).err();
+    check!(
+        over.as_ref().is_some_and(|over| matches!(over.state, LeaseState::AtRisk { .. })),
+        "a step of two ttls may start: {over:?}"
+    );
+    lease.check()?;
+    lease.release().await?;
+    Ok(())
+}

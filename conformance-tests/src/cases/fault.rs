@@ -1,0 +1,196 @@
+//! What a holder sees when the store or the way to it fails (I3, I5, I6).
+
+use leasehold_core::{ErrorKind, LeaseBackend, LeaseState, LostCause, ReleaseRequest, RenewAnswer, Renewal};
+
+use super::{SOON, becomes_free, stays_taken};
+use crate::case::{check, take};
+use crate::{Bench, Failed, Fate, Fault, Op};
+
+/// B20, I3: when no reply comes any more the holder is told before anybody else can be granted, by
+/// its deadline at the latest and not long before it.
+pub(crate) async fn cut_off_holder_is_told_on_time(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let lease = a.lease(&name, &a.settings()).await?;
+    bench.pass(a.ttl()).await;
+    a.store.set(Op::Renew, Fate::DropRequest);
+    let cut = bench.now();
+    let until = lease.valid_until().ok_or_else(|| Failed::new("over before the cut"))?;
+    let states = lease.states();
+    let cancelled = lease.cancelled();
+    let mut rival = None;
+    let mut told = None;
+    let both = async || {
+        if told.is_none() && states.borrow().is_loss() && cancelled.is_cancelled() {
+            told = Some(bench.now());
+        }
+        if rival.is_none() && b.is_free(&name).await?.is_some() {
+            rival = Some(bench.now());
+            check!(lease.check().is_err(), "believed while somebody else was granted");
+        }
+        Ok((told.is_some() && rival.is_some()).then_some(()))
+    };
+    bench.until("loss here and a grant there", a.ttl() * 2 + SOON, both).await?;
+    let told = told.unwrap_or(cut);
+    // A renewal on its way at the cut may have moved the deadline once more, never beyond a ttl.
+    check!(told >= until.before(a.ttl() / 10), "told {:?} early", until.since(told));
+    check!(told <= cut + a.ttl() + SOON, "told {:?} after the cut", told.since(cut));
+    check!(told <= rival.unwrap_or(cut), "told after somebody else was granted");
+    let over = lease.check().err().map(|over| over.state);
+    check!(matches!(over, Some(LeaseState::Lost(_))), "over as {over:?}");
+    Ok(())
+}
+
+/// I6: a check reads the clock itself: after a pause beyond the deadline the first look fails,
+/// whoever has run meanwhile.
+pub(crate) async fn first_look_after_a_pause_fails(bench: Bench) -> Result<(), Failed> {
+    const ROUNDS: usize = 20;
+    let a = bench.node().await?;
+    // Held up on the way, so that no renewal is faster than the pause.
+    a.store.set(Op::Renew, Fate::DropRequest);
+    for _ in 0..ROUNDS {
+        let lease = a.lease(&bench.name(), &a.settings().ttl(a.profile().ttl_min)).await?;
+        bench.jump(a.profile().ttl_min).await;
+        check!(lease.check().is_err(), "valid at its deadline");
+        check!(lease.remaining().is_zero(), "{:?} left of nothing", lease.remaining());
+        check!(lease.state().is_loss(), "shown as {:?}", lease.state());
+    }
+    Ok(())
+}
+
+/// I6, B21: a reply that comes after the deadline makes nothing valid again.
+pub(crate) async fn late_reply_resurrects_nothing(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let settings = a.settings().attempt_timeout(a.ttl() * 3 / 4).renew_every(a.ttl() / 2);
+    let lease = a.lease(&bench.name(), &settings).await?;
+    a.store.set(Op::Renew, Fate::HoldReply);
+    bench.until_true("a renewal goes out", a.ttl(), || a.store.count(Op::Renew) > 0).await?;
+    bench.until_true("the lease is lost", a.ttl(), || lease.check().is_err()).await?;
+    let state = lease.state();
+    a.store.open();
+    bench.pass(a.ttl() / 4).await;
+    check!(lease.check().is_err(), "valid again after its loss");
+    check!(lease.state() == state, "{:?} after {state:?}", lease.state());
+    let renewals = a.store.count(Op::Renew);
+    bench.pass(a.ttl() * 2).await;
+    check!(a.store.count(Op::Renew) == renewals, "renewed after its loss");
+    Ok(())
+}
+
+/// B62: a holder whose record the store lost is told at its next renewal, nothing is made anew, and
+/// the next token is larger all the same.
+pub(crate) async fn lost_record_is_told_and_tokens_rise(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let lease = a.lease(&name, &a.settings()).await?;
+    bench.pass(a.ttl() / 8).await;
+    bench.inject(Fault::LoseRecord, &name).await?;
+    let told = || lease.state().is_over();
+    bench.until_true("the holder is told", a.ttl(), told).await?;
+    let state = lease.state();
+    check!(matches!(state, LeaseState::Lost(_)), "over as {state:?}");
+    let next = take!(b.is_free(&name).await?, Some(token) => token, "the lost record was made anew");
+    check!(next > lease.token(), "token {next} after {}", lease.token());
+    Ok(())
+}
+
+/// B117: what leasehold did not write is a typed error on every way, never a grant and never a
+/// panic.
+pub(crate) async fn corrupt_record_is_a_typed_error(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let grant = a.grant(&name, a.long_ttl()).await?;
+    bench.inject(Fault::CorruptRecord, &name).await?;
+    let corrupt = |error: leasehold_core::BackendError| error.kind() == ErrorKind::Corrupt;
+    let request = b.request(&name, b.ttl());
+    let error = take!(b.store.acquire(&request).await, Err(e) => e, "a corrupt record was granted");
+    check!(corrupt(error.clone()), "acquire says {error:?}");
+    let error = take!(b.store.inspect(&name).await, Err(e) => e, "a corrupt record was shown");
+    check!(corrupt(error.clone()), "inspect says {error:?}");
+    let renewals = [Renewal::new(grant.claim(), a.ttl(), bench.now())];
+    let answers = a.store.renew(&renewals).await;
+    check!(!matches!(answers[..], [Ok(RenewAnswer::Renewed { .. })]), "a corrupt record was renewed");
+    // A release may find nothing of its own or refuse: it must not pretend.
+    let _ = a.store.release(&ReleaseRequest::new(grant.claim(), bench.now())).await;
+    Ok(())
+}
+
+/// B25: a lease outlives a user's runtime that is blocked for longer than its ttl.
+pub(crate) async fn blocked_runtime_loses_no_lease(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let settings = a.settings();
+    let (client, leased) = (a.client.clone(), name.clone());
+    let (hand_over, taken) = std::sync::mpsc::channel();
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async move {
+            let lease = match client.try_acquire(&leased, &settings).await {
+                Ok(leasehold_core::TryAcquire::Granted(lease)) => lease,
+                other => return Err(std::io::Error::other(format!("not granted: {other:?}"))),
+            };
+            let _ = hand_over.send(());
+            // The one worker of this runtime is blocked here.
+            let _ = blocked.recv();
+            lease.check().map_err(std::io::Error::other)
+        })
+    });
+    let held = async || Ok(taken.try_recv().is_ok().then_some(()));
+    bench.until("the lease", SOON, held).await?;
+    stays_taken(&bench, &b, &name, bench.now() + a.ttl() * 2).await?;
+    let _ = unblock.send(());
+    match thread.join() {
+        Ok(result) => result?,
+        Err(_) => return Err(Failed::new("the blocked runtime panicked")),
+    }
+    becomes_free(&bench, &b, &name, SOON).await?;
+    Ok(())
+}
+
+/// B39: a store that does not answer keeps no try longer than the operation timeout, and no wait
+/// longer than its limit and the operation timeout.
+pub(crate) async fn silent_store_ends_every_acquire(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    a.store.set(Op::Acquire, Fate::DropRequest);
+    let name = bench.name();
+    let long = a.settings().ttl(a.long_ttl());
+    let tried = tokio::spawn({
+        let (client, name, long) = (a.client.clone(), name.clone(), long.clone());
+        async move { client.try_acquire(&name, &long).await.is_err() }
+    });
+    let limit = Bench::OPERATION_TIMEOUT;
+    bench.until_true("the try ends", limit + SOON, || tried.is_finished()).await?;
+    check!(tried.await?, "a silent store granted");
+    for wait in [leasehold_core::Wait::AtMost(limit), leasehold_core::Wait::Forever] {
+        let waited = super::wait::acquiring(&a, &name, long.clone(), wait);
+        bench.until_true("the wait ends", limit * 2 + SOON, || waited.is_finished()).await?;
+        check!(waited.await?.is_err(), "a silent store granted");
+    }
+    Ok(())
+}
+
+/// A holder that is told of its loss by the store gives the cause that the store gave.
+pub(crate) async fn loss_has_the_cause_that_the_store_gave(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let lease = a.lease(&name, &a.settings().ttl(a.long_ttl()).fixed()).await?;
+    // The holder ends its grant behind the guard's back; somebody else takes the name.
+    let token = lease.token();
+    let stolen = b.request(&name, b.long_ttl());
+    a.admin()?
+        .force_release(&leasehold_core::ForceRelease::new(
+            name.clone(),
+            token,
+            "an operator",
+            "a test",
+            bench.now(),
+        ))
+        .await?;
+    b.granted(&stolen).await?;
+    check!(lease.renew().await.is_err(), "renewed beside the next holder");
+    let state = lease.state();
+    let told = matches!(&state, LeaseState::Lost(LostCause::Revoked { .. } | LostCause::Taken { .. }));
+    check!(told, "lost as {state:?}");
+    Ok(())
+}

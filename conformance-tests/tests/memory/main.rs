@@ -1,0 +1,7 @@
+//! The suite on the memory backend.
+
+mod harness;
+
+use leasehold_conformance::conformance_main;
+
+conformance_main!(harness::Memory::default);

@@ -1,0 +1,133 @@
+//! The suite proves itself: every planted defect is found by the cases that claim it.
+//!
+//! The defects are compiled only with `--cfg leasehold_mutants`; without it this test says how to
+//! run it.
+
+#[cfg(not(leasehold_mutants))]
+fn main() {
+    println!(
+        "no defects are compiled in; run:\n  RUSTFLAGS=\"--cfg leasehold_mutants\" CARGO_TARGET_DIR=target/mutants \
+         cargo test -p leasehold-conformance --test mutants"
+    );
+}
+
+#[cfg(leasehold_mutants)]
+#[path = "memory/harness.rs"]
+mod memory;
+
+#[cfg(leasehold_mutants)]
+fn main() -> std::process::ExitCode {
+    prove::main()
+}
+
+#[cfg(leasehold_mutants)]
+mod prove {
+    use std::process::ExitCode;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, Instant};
+
+    use leasehold_conformance::{CASES, Case, Factory, Fault, Limits, Need, run_case};
+    use leasehold_core::mutant::{Mutant, plant};
+
+    use super::memory::Memory;
+
+    /// The least number of cases that a defect must prove.
+    const COUNTED_MIN: usize = 45;
+    /// Threads that run the cases of one defect.
+    const THREADS: usize = 4;
+    /// A case that a defect keeps from ending is stopped early.
+    const SICK: Limits = Limits { case: Duration::from_secs(8), patience: Duration::from_millis(300) };
+
+    /// Defects of other stores: their own crates show that the cases find them.
+    const ELSEWHERE: &[Mutant] = &[Mutant::SqliteReleaseIgnoresOwner, Mutant::SqliteTakeoverOfForeignClock];
+
+    pub(super) fn main() -> ExitCode {
+        // A planted defect may well panic somewhere: the failure that it causes is what counts.
+        std::panic::set_hook(Box::new(|_| {}));
+        let started = Instant::now();
+        let factory: Factory = Arc::new(|| Box::new(Memory::default()));
+        let mut errors = misnamed();
+
+        let runnable: Vec<&'static Case> =
+            CASES.iter().filter(|case| !case.needs.contains(&Need::Fault(Fault::CorruptRecord))).collect();
+        plant(None);
+        for (case, result) in run_all(&runnable, &factory, Limits::default()) {
+            if let Err(error) = result {
+                errors.push(format!("the healthy build fails {}: {error}", case.name));
+            }
+        }
+
+        let mut proven = std::collections::BTreeSet::new();
+        println!("{:<28} {:>5}  cases that find it", "defect", "found");
+        for &mutant in Mutant::ALL.iter().filter(|mutant| !ELSEWHERE.contains(mutant)) {
+            let claimed: Vec<&'static Case> =
+                runnable.iter().copied().filter(|case| case.proven_by.contains(&mutant.name())).collect();
+            if claimed.is_empty() {
+                errors.push(format!("no case claims {mutant:?}: {}", mutant.sentence()));
+            }
+            plant(Some(mutant));
+            let results = run_all(&claimed, &factory, SICK);
+            plant(None);
+            let found: Vec<_> = results.iter().filter(|(_, result)| result.is_err()).collect();
+            println!("{:<28} {:>2}/{:<2}  {}", mutant.name(), found.len(), claimed.len(), mutant.sentence());
+            for (case, result) in &results {
+                match result {
+                    Err(why) => {
+                        proven.insert(case.name);
+                        println!("{:37}{}: {why}", "", case.name);
+                    }
+                    Ok(()) => errors.push(format!("{} does not find {mutant:?}", case.name)),
+                }
+            }
+        }
+
+        let unproven: Vec<_> = CASES.iter().filter(|case| !proven.contains(case.name)).collect();
+        println!("\n{} cases count, {} do not:", proven.len(), unproven.len());
+        for case in unproven {
+            println!("  {}", case.name);
+        }
+        if proven.len() < COUNTED_MIN {
+            errors.push(format!("only {} cases count, fewer than {COUNTED_MIN}", proven.len()));
+        }
+        for error in &errors {
+            println!("ERROR: {error}");
+        }
+        let defects = Mutant::ALL.len() - ELSEWHERE.len();
+        println!("{defects} defects, {} errors, {:?}", errors.len(), started.elapsed());
+        if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Names in the table that are no defect.
+    fn misnamed() -> Vec<String> {
+        let known: Vec<&str> = Mutant::ALL.iter().map(|mutant| mutant.name()).collect();
+        let claims = CASES.iter().flat_map(|case| case.proven_by.iter().map(|name| (case.name, *name)));
+        claims
+            .filter(|(_, name)| !known.contains(name))
+            .map(|(case, name)| format!("{case} is proven by {name}, which is no defect"))
+            .collect()
+    }
+
+    /// Runs cases on a few threads, in any order.
+    fn run_all(
+        cases: &[&'static Case],
+        factory: &Factory,
+        limits: Limits,
+    ) -> Vec<(&'static Case, Result<(), String>)> {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS.min(cases.len()))
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut results = Vec::new();
+                        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                            results.push((*case, run_case(case, factory, limits)));
+                        }
+                        results
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("run_case catches panics")).collect()
+        })
+    }
+}
