@@ -40,7 +40,7 @@ fn with_client(store: Option<&str>, op_timeout: Duration, command: Command) -> R
                 format_args!("{} did not answer within {}", store.url, show(op_timeout)),
             )),
         };
-        client.shutdown(Duration::from_millis(200)).await;
+        crate::connect::finish(&client, &watchdog, Duration::from_millis(500)).await;
         answer
     });
     runtime.shutdown_background();
@@ -397,15 +397,15 @@ mod tests {
         let mut kept = Inspection::free("b".parse().expect("legal"));
         kept.free_in = Some(Duration::from_secs(3));
         let mut held = Inspection::free("long/name".parse().expect("legal"));
-        let token = Token::new(77).expect("legal");
+        let token = Token::new(123_456_789).expect("legal");
         held.holders.push(HolderView::new(&leasehold::OwnerId::random(), token));
         let text = table(&[kept.clone(), held.clone()]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         let token_column = lines[0].find("TOKEN").expect("a column");
-        assert_eq!(lines[2].find("77"), Some(token_column));
+        assert_eq!(lines[2].find("123456789"), Some(token_column));
         assert!(lines[1].contains("(kept)") && lines[1].contains("3.0s"));
         assert!(card(&kept).contains("nobody holds it, and it stays taken for 3.0s"));
-        assert_eq!(inspection_json(&held)["holders"][0]["token"], "77");
+        assert_eq!(inspection_json(&held)["holders"][0]["token"], "123456789");
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Store {
     pub(crate) text: String,
     /// The name that it was chosen by, where it has one.
     pub(crate) name: Option<String>,
+    /// `LEASEHOLD_STORE` chose it: a job inherits the choice.
+    pub(crate) from_variable: bool,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +96,7 @@ impl Surroundings {
 
     fn parse(&self, text: String, name: Option<String>, origin: &str) -> Result<Store, Failure> {
         let url = text.parse().map_err(|e| Failure::config(format_args!("{origin}: {e}")))?;
-        Ok(Store { url, text, name })
+        Ok(Store { url, text, name, from_variable: origin == STORE_VAR })
     }
 
     fn named(&self, config: &Config, name: &str, origin: &str) -> Result<Store, Failure> {
@@ -112,9 +114,11 @@ impl Surroundings {
                 "{origin}: no store is named {name:?}{meant}: {there}. A URL has a scheme and a colon, as sqlite:///var/lib/leases.db"
             )));
         };
+        let from_variable = origin == STORE_VAR;
         let origin = format!("stores.{name}.url in {}", file.display());
         let text = self.expand(url).map_err(|e| Failure::config(format_args!("{origin}: {e}")))?;
-        self.parse(text, Some(name.to_owned()), &origin)
+        let store = self.parse(text, Some(name.to_owned()), &origin)?;
+        Ok(Store { from_variable, ..store })
     }
 
     /// The store of a user who chose none: a file under the state directory.
@@ -316,8 +320,12 @@ mod tests {
 
     #[test]
     fn a_job_gets_an_absolute_url_without_secrets() {
-        let store =
-            |text: &str| Store { url: text.parse().expect("legal"), text: text.to_owned(), name: None };
+        let store = |text: &str| Store {
+            url: text.parse().expect("legal"),
+            text: text.to_owned(),
+            name: None,
+            from_variable: false,
+        };
         let cwd = std::env::current_dir().expect("a directory");
         let job = store("sqlite:a%20b.db?mode=rwc").for_job().expect("public");
         let back: StoreUrl = job.parse().expect("legal");

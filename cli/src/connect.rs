@@ -15,6 +15,15 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|e| Failure::new(Exit::Internal, format_args!("no runtime could be started: {e}")))
 }
 
+/// Lets clean-ups end and closes the store, in `limit` at most: one that hangs holds nobody.
+pub(crate) async fn finish(client: &LeaseClient, watchdog: &Watchdog, limit: Duration) {
+    let context = watchdog.context();
+    tokio::select! {
+        _ = client.shutdown(limit) => {}
+        () = context.sleep_until(context.now() + limit) => {}
+    }
+}
+
 /// Connects to the store.
 pub(crate) async fn client(
     store: &Store,

@@ -28,10 +28,12 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == run::guardian::WORD) {
         return run::guardian::main();
     }
-    let ending = match Cli::try_parse() {
+    // A panic is a fault of ours and has its code; the guardian ends the command when we are gone.
+    let ending = std::panic::catch_unwind(|| match Cli::try_parse() {
         Ok(cli) => dispatch(cli),
         Err(e) => refused(&e),
-    };
+    })
+    .unwrap_or(Ending::Own(Exit::Internal));
     if let Ending::CommandKilled(signal) = ending {
         run::signals::die_of(signal);
     }

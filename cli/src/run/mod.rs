@@ -45,8 +45,13 @@ pub(crate) fn run(store: Option<&str>, op_timeout: Duration, args: RunArgs) -> E
     let talk = Talk::new(args.quiet, args.verbose > 0, args.json);
     let ending = run_or_fail(store, op_timeout, args, talk).unwrap_or_else(|failure| {
         let (code, name) = (failure.ending.code(), failure.ending.name());
+        // Busy is an answer and an interruption was asked for: -q is not told.
+        let weight = match failure.ending {
+            Ending::Busy(_) | Ending::Interrupted(_) => Weight::Warning,
+            _ => Weight::Error,
+        };
         talk.say(
-            Weight::Error,
+            weight,
             "error",
             json!({ "code": code, "name": name, "message": failure.message }),
             format_args!("{}", failure.message),
@@ -121,7 +126,7 @@ impl Session<'_> {
         let lease = match acquired {
             Ok(Ok(lease)) => lease,
             Ok(Err(failure)) | Err(failure) => {
-                client.shutdown(SHUTDOWN_LIMIT).await;
+                crate::connect::finish(&client, &watchdog, SHUTDOWN_LIMIT).await;
                 return Err(failure);
             }
         };
@@ -129,7 +134,7 @@ impl Session<'_> {
             Weight::Detail,
             "granted",
             json!({
-                "name": lease.name().as_str(),
+                "lease": lease.name().as_str(),
                 "token": lease.token().to_string(),
                 "owner": lease.fingerprint(),
                 "waited_ms": crate::admin::millis(context.now().since(asked_at)),
@@ -145,8 +150,17 @@ impl Session<'_> {
         let result = self.supervised(&lease, &watchdog, store).await;
         let lost = result.as_ref().is_ok_and(|outcome| outcome.loss.is_some());
         self.release(lease, lost).await;
-        client.shutdown(SHUTDOWN_LIMIT).await;
+        crate::connect::finish(&client, &watchdog, SHUTDOWN_LIMIT).await;
         let outcome = result?;
+        if let JobEnd::Unguarded(errno) = outcome.job {
+            return Err(Failure::new(
+                Exit::Internal,
+                format_args!(
+                    "the guardian process cannot do its work ({}): the command was not started, or was killed. Is /proc mounted?",
+                    std::io::Error::from(errno)
+                ),
+            ));
+        }
         if let JobEnd::NotStarted(errno) = outcome.job {
             return Err(Failure::new(
                 outcome.ending(),
@@ -265,18 +279,23 @@ impl Session<'_> {
     }
 
     /// What the command learns about its lease.
-    fn environment(&self, lease: &Lease, store: &Store) -> Vec<(&'static str, String)> {
+    fn environment(&self, lease: &Lease, store: &Store) -> Vec<(&'static str, Option<String>)> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut environment = vec![
-            ("LEASEHOLD_HELD", "1".to_owned()),
-            ("LEASEHOLD_NAME", lease.name().to_string()),
-            ("LEASEHOLD_TOKEN", lease.token().to_string()),
-            ("LEASEHOLD_OWNER", lease.fingerprint()),
-            ("LEASEHOLD_BACKEND", store.url.scheme().to_owned()),
-            ("LEASEHOLD_TTL_MS", crate::admin::millis(lease.ttl()).to_string()),
-            ("LEASEHOLD_DEADLINE_UNIX_MS", crate::admin::millis(now + lease.remaining()).to_string()),
+            ("LEASEHOLD_HELD", Some("1".to_owned())),
+            ("LEASEHOLD_NAME", Some(lease.name().to_string())),
+            ("LEASEHOLD_TOKEN", Some(lease.token().to_string())),
+            ("LEASEHOLD_OWNER", Some(lease.fingerprint())),
+            ("LEASEHOLD_BACKEND", Some(store.url.scheme().to_owned())),
+            ("LEASEHOLD_TTL_MS", Some(crate::admin::millis(lease.ttl()).to_string())),
+            ("LEASEHOLD_DEADLINE_UNIX_MS", Some(crate::admin::millis(now + lease.remaining()).to_string())),
         ];
-        environment.extend(store.for_job().map(|store| (STORE_VAR, store)));
+        match store.for_job() {
+            Some(store) => environment.push((STORE_VAR, Some(store))),
+            // It names another store than the flag did: better none than the wrong one.
+            None if !store.from_variable => environment.push((STORE_VAR, None)),
+            None => {}
+        }
         environment
     }
 
@@ -301,7 +320,7 @@ impl Session<'_> {
                 format!("warning: nobody knows whether {name:?} was released; it ends within its ttl ({e})"),
             ),
         };
-        let fields = json!({ "name": name.as_str(), "release": word });
+        let fields = json!({ "lease": name.as_str(), "release": word });
         self.talk.say(weight, "released", fields, format_args!("{line}"));
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use leasehold::{Contention, LeaseName};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,7 +46,10 @@ impl Talk {
     /// Says one thing: `event` and `fields` to machines, `line` to people.
     pub(crate) fn say(&self, weight: Weight, event: &str, fields: Value, line: fmt::Arguments<'_>) {
         if self.json {
-            let mut object = Map::from_iter([("event".to_owned(), json!(event))]);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let at = crate::admin::rfc3339(crate::admin::millis(now));
+            let mut object =
+                Map::from_iter([("event".to_owned(), json!(event)), ("at".to_owned(), json!(at))]);
             if let Value::Object(fields) = fields {
                 object.extend(fields);
             }
@@ -67,7 +71,7 @@ impl Talk {
     /// Who is waited for. Said once for each holder seen.
     pub(crate) fn waiting(&self, name: &LeaseName, seen: &Contention) {
         let fields = json!({
-            "name": name.as_str(),
+            "lease": name.as_str(),
             "holder": seen.holder.as_ref().map(crate::admin::holder_json),
             "remaining_ms": seen.remaining.map(crate::admin::millis),
         });

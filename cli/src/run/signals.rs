@@ -98,6 +98,10 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 
 /// Ends this process by `signal`, as the command ended, without a core of its own.
 pub(crate) fn die_of(signal: i32) {
+    // The first process of a container is spared its own default signals: its code must do.
+    if std::process::id() == 1 {
+        return;
+    }
     let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
     // A core pattern that pipes to a program ignores that limit, and minds this.

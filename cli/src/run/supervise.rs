@@ -112,18 +112,21 @@ pub(crate) struct Guardian {
 
 impl Guardian {
     /// Executes this program again as a guardian. The command inherits `environment`.
-    pub(crate) fn spawn(environment: &[(&str, String)]) -> std::io::Result<Self> {
+    pub(crate) fn spawn(environment: &[(&str, Option<String>)]) -> std::io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let tree = Tree::below_self();
         set_child_subreaper(Some(rustix::process::getpid()))?;
         // Not by its path: the file may have been replaced since.
-        let process = Command::new("/proc/self/exe")
-            .arg0("leasehold")
-            .arg(WORD)
-            .envs(environment.iter().map(|(name, value)| (*name, value)))
-            .stdin(Stdio::from(theirs))
-            .spawn()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("leasehold").arg(WORD).stdin(Stdio::from(theirs));
+        for (name, value) in environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let process = command.spawn()?;
         let socket = std::os::unix::net::UnixStream::from(ours);
         socket.set_nonblocking(true)?;
         Ok(Guardian { process, socket: UnixStream::from_std(socket)?, tree })
@@ -162,6 +165,8 @@ impl Guardian {
 pub(crate) enum JobEnd {
     /// It never ran.
     NotStarted(Errno),
+    /// The guardian could not do its work.
+    Unguarded(Errno),
     /// With this code.
     Exited(u8),
     /// By this signal.
@@ -187,7 +192,7 @@ impl Outcome {
                 Exit::Internal.into()
             }
             (None, JobEnd::NotStarted(_)) => Exit::CannotExecute.into(),
-            (None, JobEnd::Unseen) => Exit::Internal.into(),
+            (None, JobEnd::Unseen | JobEnd::Unguarded(_)) => Exit::Internal.into(),
             (None, JobEnd::Exited(code)) => Ending::Command(code),
             (None, JobEnd::Killed(signal)) => Ending::CommandKilled(signal),
         }
@@ -313,7 +318,7 @@ impl<'a> Supervisor<'a> {
                 self.talk.say(
                     Weight::Warning,
                     "at_risk",
-                    json!({ "name": name.as_str(), "remaining_ms": crate::admin::millis(remaining) }),
+                    json!({ "lease": name.as_str(), "remaining_ms": crate::admin::millis(remaining) }),
                     format_args!(
                         "warning: the lease {name:?} could not be renewed; it is lost in {} unless a renewal succeeds",
                         show(remaining)
@@ -325,7 +330,7 @@ impl<'a> Supervisor<'a> {
                 self.talk.say(
                     Weight::Detail,
                     "held",
-                    json!({ "name": name.as_str() }),
+                    json!({ "lease": name.as_str() }),
                     format_args!("the lease {name:?} was renewed after all"),
                 );
             }
@@ -388,7 +393,7 @@ impl<'a> Supervisor<'a> {
             Weight::Error,
             "lost",
             json!({
-                "name": name.as_str(),
+                "lease": name.as_str(),
                 "token": self.lease.token().to_string(),
                 "cause": state.word(),
                 "message": state.to_string(),
@@ -405,9 +410,12 @@ impl<'a> Supervisor<'a> {
                 json!({ "pid": pid }),
                 format_args!("the command runs as process {pid}"),
             ),
-            Report::Failed { errno } | Report::Broken { errno } => {
+            Report::Failed { errno } => {
                 self.job = Some(JobEnd::NotStarted(Errno::from_raw_os_error(errno)));
                 self.wait_for_the_rest();
+            }
+            Report::Broken { errno } => {
+                self.job = Some(JobEnd::Unguarded(Errno::from_raw_os_error(errno)));
             }
             Report::TimeOver => self.time_over(),
             Report::Exited { code } => {
@@ -450,8 +458,16 @@ impl<'a> Supervisor<'a> {
                 // A guardian that does not even do this is not waited for.
                 self.act_at = self.act_at.min(self.context.now() + TIDY_LIMIT);
             }
+            // Stopping stops only the command: the lease is renewed, or it would be lost.
+            let (weight, what) = match signal {
+                signal_hook::consts::SIGTSTP => (
+                    Weight::Progress,
+                    format!("{what}; the lease goes on. `kill -CONT {}` lets it go on", std::process::id()),
+                ),
+                _ => (Weight::Detail, what.to_owned()),
+            };
             self.talk.say(
-                Weight::Detail,
+                weight,
                 "signal",
                 json!({ "signal": signal_name(signal), "number": signal, "killed": insisted }),
                 format_args!("{}: {what}", signal_name(signal)),
@@ -460,7 +476,8 @@ impl<'a> Supervisor<'a> {
     }
 
     fn done(mut self, left: i32) -> Outcome {
-        // It ends by itself now.
+        // It has nothing left to do but to end; should it be frozen now, it is not waited for.
+        let _ = self.guardian.process.kill();
         let _ = self.guardian.process.wait();
         self.say_left(usize::try_from(left).unwrap_or(0));
         self.outcome()
