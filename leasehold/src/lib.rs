@@ -86,3 +86,8 @@ pub async fn client(url: &str) -> Result<LeaseClient, OpenError> {
     let backend = connect(url, &watchdog).await?;
     Ok(LeaseClient::with_backend(backend, &watchdog))
 }
+
+/// The examples of the top page are compiled and run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct TopPage;
