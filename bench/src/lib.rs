@@ -8,13 +8,15 @@
 //! |---|---|
 //! | [`memory`] | what a lease costs over a map under a lock, in time, allocations and clock readings |
 //! | [`held`] | what 100,000 held leases cost in memory and in renewals |
-//! | `sqlite` | what a lease costs over the two bare statements, and how many it sends |
-//! | `handover` | how soon the next one has it, between tasks and between processes |
+//! | [`sqlite`] | what a lease costs over the two bare statements, and how many it sends |
+//! | [`handover`] | how soon the next one has it, between tasks and between processes |
 
 pub mod alloc;
 pub mod counting_clock;
+pub mod handover;
 pub mod held;
 pub mod machine;
 pub mod memory;
 pub mod report;
+pub mod sqlite;
 pub mod stats;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_bench::alloc::Counting;
 use leasehold_bench::memory::Failure;
 use leasehold_bench::report::Report;
-use leasehold_bench::{held, machine, memory};
+use leasehold_bench::{handover, held, machine, memory, sqlite};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -14,14 +14,14 @@ static ALLOCATOR: Counting = Counting;
 const USAGE: &str = "\
 Usage: leasehold-bench [OPTIONS] [PART...]
 
-Parts: memory, held (all when none is named)
+Parts: memory, held, sqlite, handover (all when none is named)
 
       --quick   fewer and shorter rounds: a look, not a measurement
       --json    print JSON instead of a table
       --check   fail when a target is missed
 ";
 
-const PARTS: &[&str] = &["memory", "held"];
+const PARTS: &[&str] = &["memory", "held", "sqlite", "handover"];
 
 #[derive(Debug, Default)]
 struct Options {
@@ -65,10 +65,28 @@ fn measure(options: &Options) -> Result<Report, Failure> {
         let (ttl, rounds) = if options.quick { (4, 1) } else { (9, 3) };
         held::measure(&mut report, Duration::from_secs(ttl), rounds)?;
     }
+    if wants("sqlite") {
+        eprintln!("sqlite ...");
+        let (rounds, pairs) = if options.quick { (5, 50) } else { (21, 200) };
+        sqlite::measure(&mut report, rounds, pairs)?;
+    }
+    if wants("handover") {
+        eprintln!("handover ...");
+        handover::measure(&mut report, if options.quick { 30 } else { 300 })?;
+    }
     Ok(report)
 }
 
 fn main() -> ExitCode {
+    if let Some(peer) = handover::Peer::from_args() {
+        return match peer.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                eprintln!("the peer failed: {failure}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let options = match options() {
         Ok(options) => options,
         Err(usage) => {

@@ -87,7 +87,7 @@ fn exchanges(block: &str) -> Vec<Exchange> {
             (Some(command), _) => {
                 found.push(Exchange { command: command.to_owned(), expected: Vec::new() });
             }
-            (None, Some(last)) => match line.strip_prefix("> ") {
+            (None, Some(last)) => match line.strip_prefix("> ").or((line == ">").then_some("")) {
                 // A command goes on as long as no output came.
                 Some(more) if last.expected.is_empty() => {
                     last.command.push('\n');
