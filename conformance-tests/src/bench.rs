@@ -168,26 +168,36 @@ impl Bench {
         }
     }
 
-    /// Waits until everything that is due has been done: the clock threads sleep, and no call is
-    /// under way but those held on purpose. In real time there is nothing to wait for.
+    /// Waits until everything that is due has been done: the clock threads sleep, no call is under
+    /// way but those held on purpose, and no task of the case is ready. In real time there is
+    /// nothing to wait for.
     pub async fn settle(&self) {
         let Some(clock) = &self.0.clock else { return tokio::task::yield_now().await };
         let nodes = self.nodes().clone();
+        let mut before = None;
         for _ in 0..SETTLE_ROUNDS_MAX {
             for node in &nodes {
                 clock.settle();
-                // Behind the orders that the clock thread just sent, twice: the I/O thread takes an
-                // order in one turn and starts its task in the next.
+                // Behind the orders that the clock thread just sent, and once more: the I/O thread
+                // takes an order in one turn and starts its task in the next.
                 for _ in 0..3 {
                     let _ = node.watchdog.context().io().spawn(async {}).await;
                 }
             }
+            // The case has one thread: what is ready runs before this goes on.
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
             clock.settle();
-            tokio::task::yield_now().await;
-            if nodes.iter().all(|node| node.store.is_idle()) {
+            let now: Vec<_> = nodes.iter().map(Node::activity).collect();
+            let quiet = before.as_ref() == Some(&now) && nodes.iter().all(|node| node.store.is_idle());
+            if quiet {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            if nodes.iter().any(|node| !node.store.is_idle()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            before = Some(now);
         }
     }
 
@@ -262,6 +272,11 @@ impl Bench {
 }
 
 impl Node {
+    /// Changes whenever something is asked of the store, or of the watchdog.
+    fn activity(&self) -> (usize, leasehold_core::WatchdogStats) {
+        (self.store.calls(), self.watchdog.stats())
+    }
+
     /// What the backend was made with.
     pub fn context(&self) -> BackendContext {
         self.watchdog.context()

@@ -138,6 +138,11 @@ impl Faulty {
         self.control().log.iter().filter(|seen| seen.op == op).count()
     }
 
+    /// How many requests came by, of all kinds.
+    pub fn calls(&self) -> usize {
+        self.control().log.len()
+    }
+
     /// What came by, in order.
     pub fn log(&self) -> Vec<Seen> {
         self.control().log.clone()

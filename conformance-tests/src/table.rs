@@ -12,7 +12,7 @@ use crate::{Case, Fault};
 pub const CASES: &[Case] = cases! {
     "mutex/second_holder_is_refused" needs [] proven_by [GrantsTwice]
         => mutex::second_holder_is_refused;
-    "mutex/client_is_refused_beside_a_lease" needs [] proven_by [GrantsTwice, RefusalTellsNothing]
+    "mutex/client_is_refused_beside_a_lease" needs [] proven_by [GrantsTwice]
         => mutex::client_is_refused_beside_a_lease;
     "mutex/refusal_tells_who_and_how_long" needs [] proven_by [RefusalTellsNothing, InspectLeaksOwner, InspectOverstatesRemaining]
         => mutex::refusal_tells_who_and_how_long;
@@ -113,9 +113,9 @@ pub const CASES: &[Case] = cases! {
         => wait::wake_between_attempt_and_wait_is_kept;
     "wait/release_wakes_a_waiter" needs [] proven_by [WakeLost]
         => wait::release_wakes_a_waiter;
-    "wait/expiry_wakes_a_waiter" needs [] proven_by [WaiterSleepsThroughExpiry, ExpiryTooEarly]
+    "wait/expiry_wakes_a_waiter" needs [] proven_by [WaiterSleepsThroughExpiry, ExpiryTooEarly, WokenDoesNotLook]
         => wait::expiry_wakes_a_waiter;
-    "wait/lost_notifications_only_delay" needs [] proven_by [RefusalTellsNothing]
+    "wait/lost_notifications_only_delay" needs [] proven_by [WokenDoesNotLook]
         => wait::lost_notifications_only_delay;
     "wait/dropped_waiter_leaves_nothing" needs [] proven_by [WaiterLeaks]
         => wait::dropped_waiter_leaves_nothing;
@@ -149,7 +149,7 @@ pub const CASES: &[Case] = cases! {
     "cancel/client_that_was_shut_down_acquires_nothing" needs [] proven_by [ShutdownForgotten]
         => cancel::client_that_was_shut_down_acquires_nothing;
 
-    "fault/cut_off_holder_is_told_on_time" needs [] proven_by [LossSignalNeverFires, CheckIgnoresDeadline]
+    "fault/cut_off_holder_is_told_on_time" needs [] proven_by [LossSignalNeverFires]
         => fault::cut_off_holder_is_told_on_time;
     "fault/first_look_after_a_pause_fails" needs [] proven_by [CheckIgnoresDeadline]
         => fault::first_look_after_a_pause_fails;
@@ -163,14 +163,14 @@ pub const CASES: &[Case] = cases! {
         => fault::blocked_runtime_loses_no_lease;
     "fault/silent_store_ends_every_acquire" needs [] proven_by [OperationsUnbounded]
         => fault::silent_store_ends_every_acquire;
-    "fault/loss_has_the_cause_that_the_store_gave" needs [Admin] proven_by [ForceReleaseSilent]
+    "fault/loss_has_the_cause_that_the_store_gave" needs [Admin] proven_by [RenewIgnoresOwner]
         => fault::loss_has_the_cause_that_the_store_gave;
 
     "clock/step_back_repeats_no_token" needs [ContextClock] proven_by [ReleasedTokenForgotten, StuckToken]
         => clock::step_back_repeats_no_token;
     "clock/step_moves_no_expiry" needs [ContextClock] proven_by [ExpiryTooEarly, ExpiryNeverFires]
         => clock::step_moves_no_expiry;
-    "clock/sleep_past_the_deadline_loses_the_lease" needs [ContextClock] proven_by [CheckIgnoresDeadline]
+    "clock/sleep_past_the_deadline_loses_the_lease" needs [ContextClock] proven_by [PauseUnnoticed]
         => clock::sleep_past_the_deadline_loses_the_lease;
 
     "name/distinct_names_are_independent" needs [] proven_by [NamesCollapse]

@@ -126,7 +126,7 @@ impl LeaseCell {
             let state = if now >= self.hard_end {
                 LeaseState::Ended(self.hard_reason)
             } else {
-                LeaseState::Lost(match paused {
+                LeaseState::Lost(match paused.filter(|_| !mutant!(PauseUnnoticed)) {
                     Some(paused) => LostCause::Paused { paused },
                     None => LostCause::Expired,
                 })

@@ -273,6 +273,7 @@ impl LeaseClient {
                             Err(e) => e.into(),
                         },
                         Some(waiter) => match self.by(until, waiter.wait(&seen)).await {
+                            Some(()) if mutant!(WokenDoesNotLook) => std::future::pending().await,
                             Some(()) => continue,
                             None => return Err(timed_out(seen)),
                         },

@@ -207,6 +207,10 @@ impl Record {
         now < self.expires || mutant!(ExpiryNeverFires)
     }
 
+    fn left(&self, now: BootTime) -> Duration {
+        self.expires.since(if mutant!(InspectOverstatesRemaining) { BootTime::ZERO } else { now })
+    }
+
     /// Whether `renewal` comes from the owner and in time.
     fn is_renewed_by(&self, renewal: &Renewal, now: BootTime) -> bool {
         let owner = self.owner == Some(renewal.claim.owner) || mutant!(RenewIgnoresOwner);
@@ -228,8 +232,7 @@ impl Record {
         }
         view.info = self.info.clone();
         view.acquired_unix_ms = Some(self.acquired_unix_ms);
-        let now = if mutant!(InspectOverstatesRemaining) { BootTime::ZERO } else { now };
-        view.remaining = Some(self.expires.since(now));
+        view.remaining = Some(self.left(now));
         Some(view)
     }
 
@@ -237,7 +240,7 @@ impl Record {
         if mutant!(RefusalTellsNothing) {
             return Contention::default();
         }
-        Contention::new(self.view(now), Some(self.expires.since(now)))
+        Contention::new(self.view(now), Some(self.left(now)))
     }
 }
 
@@ -427,7 +430,7 @@ fn inspection(state: &State, name: &LeaseName, now: BootTime) -> Inspection {
     inspection.token_floor = state.floor;
     if let Some(record) = state.live(name, now) {
         inspection.holders.extend(record.view(now));
-        inspection.free_in = Some(record.expires.since(now));
+        inspection.free_in = Some(record.left(now));
         inspection.token_floor = state.floor.max(Some(record.token));
     }
     inspection.waiting = state.waiting.get(name).map(|w| w.receiver_count() as u64);

@@ -141,6 +141,8 @@ mutants! {
     LossSignalNeverFires,
     /// Nobody is warned that a renewal failed.
     RiskNeverShown,
+    /// Nobody notices that the process was paused.
+    PauseUnnoticed,
     /// Work goes on after the loss of its lease.
     RunIgnoresLoss,
     /// A step that needs more time than is left may start.
@@ -179,6 +181,8 @@ mutants! {
     WaitNeverTimesOut,
     /// A store that does not answer is waited for without end.
     OperationsUnbounded,
+    /// A waiter that was woken does not try again.
+    WokenDoesNotLook,
     /// Local waiters do not stand in line.
     LineIsSkipped,
     /// A token that is not larger than one seen before is accepted.

@@ -227,12 +227,15 @@ pub(crate) async fn shutdown_waits_for_clean_ups(bench: Bench) -> Result<(), Fai
     for name in &names {
         leases.push(a.lease(name, &settings).await?);
     }
-    a.store.set(Op::Release, Fate::Slow(SLOW));
+    a.store.set(Op::Release, Fate::HoldRequest);
     drop(leases);
     let shutdown = tokio::spawn({
         let client = a.client.clone();
         async move { client.shutdown(Duration::from_secs(60)).await }
     });
+    bench.pass(SOON / 4).await;
+    check!(!shutdown.is_finished(), "the shutdown did not wait");
+    a.store.open();
     bench.until_true("the shutdown ends", SOON, || shutdown.is_finished()).await?;
     let left = shutdown.await?;
     check!(left == 0, "{left} clean-ups were left behind");
