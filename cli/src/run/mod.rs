@@ -26,7 +26,8 @@ use std::ffi::OsString;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::{
-    AcquireError, HolderInfo, Lease, LeaseClient, Released, Settings, TryAcquire, Wait, Watchdog,
+    AcquireError, HolderInfo, Lease, LeaseClient, Released, Settings, SettingsError, TryAcquire, Wait,
+    Watchdog,
 };
 use serde_json::json;
 
@@ -96,6 +97,10 @@ fn settings(args: &RunArgs) -> Result<Settings, Failure> {
     let info = HolderInfo::new(owner, args.meta.iter().cloned()).map_err(Failure::usage)?;
     let mut settings = Settings::new().ttl(args.ttl).min_hold(args.min_hold).holder(info);
     if let Some(max_hold) = args.max_hold {
+        if args.min_hold > max_hold {
+            let min_hold = args.min_hold;
+            return Err(Failure::usage(SettingsError::HoldsContradict { min_hold, max_hold }));
+        }
         settings = settings.max_hold(max_hold);
     }
     Ok(settings)
