@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_core::{
     AcquireRequest, Attempt, BackendContext, BackendError, BootTime, Contention, Durability, Effect,
-    ErrorKind, Facets, Grant, Inspection, LeaseBackend, LeaseName, LostCause, Profile, ReleaseRequest,
-    Released, RenewAnswer, Renewal, Token, WaitMode, Waiter, async_trait,
+    ErrorKind, Facets, Grant, Inspection, LeaseBackend, LeaseName, LostCause, OwnerId, Profile,
+    ReleaseRequest, Released, RenewAnswer, Renewal, Token, WaitMode, Waiter, async_trait,
 };
 use sqlx::Row as _;
 
@@ -128,13 +128,20 @@ fn release_sql() -> &'static str {
 fn acquire_query<'q>(store: &'q Store, request: &'q AcquireRequest, now: BootTime) -> Query<'q> {
     sqlx::query(acquire_sql())
         .bind(request.name.as_str())
-        .bind(request.owner.to_hex())
+        .bind(hex(&request.owner))
         .bind(now_us(now))
         .bind(micros(request.store_ttl))
         .bind(&store.clock_id)
         .bind(request.holder_info.to_json())
         .bind(request.token_floor.map_or(0, Token::as_i64))
         .bind(end_us(now, request.store_ttl))
+}
+
+/// The owner id as the rows keep it: 32 hexadecimal digits.
+fn hex(owner: &OwnerId) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = owner.as_bytes().iter().flat_map(|&b| [b >> 4, b & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
 /// A JSON text in quotes. Names hold no control characters.
@@ -254,7 +261,7 @@ impl Store {
             batch.push_str(if n == 0 { "[" } else { ",[" });
             push_json(&mut batch, renewal.claim.name.as_str());
             let floor = renewal.token_floor.map_or(0, Token::as_i64);
-            let owner = renewal.claim.owner.to_hex();
+            let owner = hex(&renewal.claim.owner);
             // Writing to a string cannot fail.
             let _ = write!(batch, ",\"{owner}\",{},{floor}]", micros(renewal.store_ttl));
         }
@@ -325,7 +332,7 @@ impl Store {
         };
         let is_renewed = |renewal: &Renewal| {
             let claim = &renewal.claim;
-            renewed.contains(&(claim.name.as_str().to_owned(), claim.owner.to_hex()))
+            renewed.contains(&(claim.name.as_str().to_owned(), hex(&claim.owner)))
         };
         let left: Vec<&Renewal> = renewals.iter().filter(|renewal| !is_renewed(renewal)).collect();
         let mut left = match left.as_slice() {
@@ -396,7 +403,7 @@ impl LeaseBackend for SqliteBackend {
             .persist("release", &file.writer, store.give_up(None), |_| {
                 sqlx::query(release_sql())
                     .bind(claim.name.as_str())
-                    .bind(claim.owner.to_hex())
+                    .bind(hex(&claim.owner))
                     .bind(until)
                     .bind(micros(keep))
                     .bind(&store.clock_id)

@@ -33,7 +33,7 @@ use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
 use crate::clock_id::clock_id;
 use crate::error::{closed, is_broken, is_busy, native, refused};
-use crate::file::{self, Compared, Identity};
+use crate::file::{self, Compared, Identity, Place};
 use crate::watch::{Commits, Hub};
 use crate::{SqliteConfig, schema};
 
@@ -64,7 +64,7 @@ pub(crate) struct Store {
     pub(crate) config: SqliteConfig,
     pub(crate) context: BackendContext,
     pub(crate) clock_id: String,
-    path: PathBuf,
+    place: Place,
     current: RwLock<Arc<File>>,
     reopening: Mutex<()>,
     closed: AtomicBool,
@@ -98,7 +98,7 @@ impl Store {
             config,
             context,
             clock_id: clock_id_override.unwrap_or_else(clock_id),
-            path,
+            place: Place::new(path),
             current: RwLock::new(Arc::new(opened)),
             reopening: Mutex::new(()),
             closed: AtomicBool::new(false),
@@ -130,7 +130,7 @@ impl Store {
     ) -> Result<Result<Arc<File>, &'static str>, BackendError> {
         self.refuse_closed(op)?;
         let file = self.current();
-        match file.identity.compare(&self.path, op)? {
+        match file.identity.compare(&self.place, op)? {
             Compared::Same => Ok(Ok(file)),
             Compared::Changed(what) => Ok(Err(what)),
         }
@@ -145,15 +145,18 @@ impl Store {
         if let Ok(file) = self.same_file(op)? {
             return Ok(file);
         }
+        // Two files must not have their logs open under one name in one process.
+        let before = self.current();
+        before.close().await;
         // As at the start: the path may lead elsewhere now, or be of no use any more.
         let path = file::find(&self.config, op)?;
-        if path != self.path {
+        if path != self.place.database {
             let message =
                 format!("{:?} leads to another file since it was opened: connect anew", self.config.path);
             return Err(refused(op, ErrorKind::ConfigInvalid, message));
         }
+        file::refuse_stale_log(op, &self.place, &before.identity)?;
         let file = Arc::new(open_on_io(op, &self.config, &self.context, path).await?);
-        // The old connections end when the last call on them has.
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&file);
         Ok(file)
     }
@@ -195,8 +198,14 @@ impl Store {
     /// Ends the connections in order. Idempotent.
     pub(crate) async fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        let file = self.current();
-        for line in [&file.writer, &file.renewer, &file.reader] {
+        self.current().close().await;
+    }
+}
+
+impl File {
+    /// Ends the connections, after the call that each is at.
+    async fn close(&self) {
+        for line in [&self.writer, &self.renewer, &self.reader] {
             let connection = line.connection.lock().await.take();
             if let Some(connection) = connection {
                 // It has no transaction open, and what it committed is in the log.
@@ -208,7 +217,7 @@ impl Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Store").field("path", &self.place.database).finish_non_exhaustive()
     }
 }
 
@@ -217,15 +226,11 @@ impl fmt::Debug for Store {
 pub(crate) struct Line {
     connection: Arc<Mutex<Option<SqliteConnection>>>,
     options: Arc<SqliteConnectOptions>,
-    /// What must be at the path for a connection to be made.
-    identity: Option<Identity>,
+    /// What must be there for a connection to be made anew.
+    expected: (Identity, Place),
 }
 
 impl Line {
-    fn new(options: SqliteConnectOptions) -> Self {
-        Line { connection: Arc::default(), options: Arc::new(options), identity: None }
-    }
-
     /// Waits for the connection, and makes it if there is none.
     pub(crate) async fn lock(&self, op: &'static str) -> Result<Turn<MutexGuard<'_, Slot>>, BackendError> {
         let mut slot = self.connection.lock().await;
@@ -248,9 +253,8 @@ impl Line {
             return Ok(());
         }
         let made = self.options.connect().await.map_err(|e| native(op, e))?;
-        if let Some(identity) = &self.identity
-            && let Compared::Changed(what) = identity.compare(self.options.get_filename(), op)?
-        {
+        let (identity, place) = &self.expected;
+        if let Compared::Changed(what) = identity.compare(place, op)? {
             return Err(refused(op, ErrorKind::Unavailable, format!("{what}: ask again")));
         }
         *slot = Some(made);
@@ -322,21 +326,22 @@ async fn open(
     context: BackendContext,
     path: PathBuf,
 ) -> Result<File, BackendError> {
-    let options = options(&config, &path);
+    let options = Arc::new(options(&config, &path));
+    let place = Place::new(path);
     for _ in 0..OPENINGS_MAX {
-        let before = Identity::of(&path).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
+        let before = Identity::of(&place).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
         let mut writer = connect(op, &options, config.busy_timeout).await?;
         schema::ensure(op, &mut writer, config.schema, config.busy_timeout).await?;
         let renewer = connect(op, &options, config.busy_timeout).await?;
-        let identity = Identity::of(&path).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
+        let identity =
+            Identity::of(&place).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
         if identity.database != before.database {
             continue;
         }
-        let line = |connection| {
-            let mut line = Line::new(options.clone());
-            line.connection = Arc::new(Mutex::new(connection));
-            line.identity = Some(identity);
-            line
+        let line = |connection| Line {
+            connection: Arc::new(Mutex::new(connection)),
+            options: Arc::clone(&options),
+            expected: (identity, place.clone()),
         };
         return Ok(File {
             identity,
@@ -344,7 +349,7 @@ async fn open(
             renewer: line(Some(renewer)),
             reader: line(None),
             hub: Hub::of(identity.database),
-            commits: Commits::new(&context, &path),
+            commits: Commits::new(&context, &place),
         });
     }
     let message = "the database file is being replaced again and again: nothing was opened";

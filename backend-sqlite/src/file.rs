@@ -62,6 +62,20 @@ const REFUSED: &[(u64, &str)] = &[
     (0xf15f, "eCryptfs"),
 ];
 
+/// A database's path and that of its write-ahead log.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) database: PathBuf,
+    pub(crate) wal: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new(database: PathBuf) -> Self {
+        let wal = companion(&database, "-wal");
+        Place { database, wal }
+    }
+}
+
 /// Which file the connections have open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -80,17 +94,18 @@ pub(crate) enum Compared {
 }
 
 impl Identity {
-    /// What is at `path` now.
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        let file = fs::symlink_metadata(path)?;
-        Ok(Identity { database: (file.dev(), file.ino()), wal: wal_of(path)? })
+    /// What is there now.
+    pub(crate) fn of(place: &Place) -> io::Result<Self> {
+        let file = fs::symlink_metadata(&place.database)?;
+        Ok(Identity { database: (file.dev(), file.ino()), wal: wal_of(place)? })
     }
 
-    /// Compares with what is at `path` now: two stat calls.
+    /// Compares with what is there now: two stat calls.
     ///
     /// # Errors
     /// When the path cannot be looked at, or the file has got a second name.
-    pub(crate) fn compare(&self, path: &Path, op: &'static str) -> Result<Compared, BackendError> {
+    pub(crate) fn compare(&self, place: &Place, op: &'static str) -> Result<Compared, BackendError> {
+        let path = &place.database;
         let file = match fs::symlink_metadata(path) {
             Ok(file) => file,
             Err(e) if is_gone(&e) => return Ok(Compared::Changed("the database file was removed")),
@@ -100,7 +115,7 @@ impl Identity {
             return Ok(Compared::Changed("another file is at the path of the database now"));
         }
         refuse_links(op, path, file.nlink())?;
-        match wal_of(path) {
+        match wal_of(place) {
             Ok(wal) if wal == self.wal => Ok(Compared::Same),
             Ok(_) => Ok(Compared::Changed("the database's write-ahead log was removed or replaced")),
             Err(e) => Err(unreadable(op, path, &e)),
@@ -108,12 +123,32 @@ impl Identity {
     }
 }
 
+/// Refuses a database that was put at the place of another one whose log is still there: SQLite would take the
+/// log for the new file's own and mix the two. An empty file is none: SQLite drops the log then.
+pub(crate) fn refuse_stale_log(
+    op: &'static str,
+    place: &Place,
+    before: &Identity,
+) -> Result<(), BackendError> {
+    let path = &place.database;
+    let file = fs::symlink_metadata(path).map_err(|e| unreadable(op, path, &e))?;
+    let wal = wal_of(place).map_err(|e| unreadable(op, path, &e))?;
+    if file.size() == 0 || wal.is_none() || wal != before.wal || (file.dev(), file.ino()) == before.database {
+        return Ok(());
+    }
+    let message = format!(
+        "{path:?} was replaced while the log of the file before it was left beside it: SQLite would mix the two. Stop every user of the file, remove {:?} and the -shm file, and start again",
+        place.wal
+    );
+    Err(refused(op, ErrorKind::Corrupt, message))
+}
+
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn wal_of(path: &Path) -> io::Result<Option<(u64, u64)>> {
-    match fs::symlink_metadata(companion(path, "-wal")) {
+fn wal_of(place: &Place) -> io::Result<Option<(u64, u64)>> {
+    match fs::symlink_metadata(&place.wal) {
         Ok(wal) => Ok(Some((wal.dev(), wal.ino()))),
         Err(e) if is_gone(&e) => Ok(None),
         Err(e) => Err(e),
@@ -121,7 +156,7 @@ fn wal_of(path: &Path) -> io::Result<Option<(u64, u64)>> {
 }
 
 /// The path with `suffix` at its end.
-pub(crate) fn companion(path: &Path, suffix: &str) -> PathBuf {
+fn companion(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
@@ -130,7 +165,9 @@ pub(crate) fn companion(path: &Path, suffix: &str) -> PathBuf {
 fn unreadable(op: &'static str, path: &Path, error: &io::Error) -> BackendError {
     let kind = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ErrorKind::ConfigInvalid,
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            ErrorKind::ConfigInvalid
+        }
         _ => ErrorKind::Unavailable,
     };
     refused(op, kind, format!("{path:?} cannot be used: {error}. Look at the path and at its rights"))

@@ -146,13 +146,11 @@ impl Row {
             u64::try_from(value).map_err(|_| format!("its {column} is {value}"))
         };
         let token = get::<i64>(found, "token")?;
-        let revoked = match (owner("revoked_owner")?, maybe::<String>(found, "revoked_by")?) {
-            (Some(owner), by) => {
-                let reason = maybe::<String>(found, "revoked_reason")?;
-                Some((owner, by.unwrap_or_default(), reason.unwrap_or_default()))
-            }
-            (None, _) => None,
-        };
+        // A note for people: garbage is none.
+        let revoked = owner("revoked_owner").unwrap_or_default().map(|owner| {
+            let note = |column| maybe::<String>(found, column).ok().flatten().unwrap_or_default();
+            (owner, note("revoked_by"), note("revoked_reason"))
+        });
         Ok(Row {
             name,
             owner: owner("owner")?,

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -28,7 +28,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::file::companion;
+use crate::file::Place;
+
+/// The hubs of this process, by device and inode of their file.
+type Hubs = HashMap<(u64, u64), Weak<Hub>>;
 
 /// Waiters of one process on one file, by name.
 #[derive(Debug, Default)]
@@ -37,7 +40,7 @@ pub(crate) struct Hub(Mutex<HashMap<LeaseName, watch::Sender<()>>>);
 impl Hub {
     /// The hub of the file with this device and inode.
     pub(crate) fn of(file: (u64, u64)) -> Arc<Hub> {
-        static HUBS: Mutex<Option<HashMap<(u64, u64), Weak<Hub>>>> = Mutex::new(None);
+        static HUBS: Mutex<Option<Hubs>> = Mutex::new(None);
         let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
         let hubs = hubs.get_or_insert_default();
         if let Some(hub) = hubs.get(&file).and_then(Weak::upgrade) {
@@ -68,11 +71,6 @@ impl Hub {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.names().len()
-    }
-
     fn names(&self) -> std::sync::MutexGuard<'_, HashMap<LeaseName, watch::Sender<()>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,14 +79,14 @@ impl Hub {
 /// Counts the commits on one file, from the first waiter on.
 pub(crate) struct Commits {
     context: BackendContext,
-    path: PathBuf,
+    place: Place,
     /// None inside: no watch could be had.
     counted: OnceLock<Option<watch::Receiver<u64>>>,
 }
 
 impl Commits {
-    pub(crate) fn new(context: &BackendContext, path: &Path) -> Self {
-        Commits { context: context.clone(), path: path.to_owned(), counted: OnceLock::new() }
+    pub(crate) fn new(context: &BackendContext, place: &Place) -> Self {
+        Commits { context: context.clone(), place: place.clone(), counted: OnceLock::new() }
     }
 
     /// A receiver that changes with every commit from now on.
@@ -99,7 +97,7 @@ impl Commits {
     }
 
     fn start(&self) -> std::io::Result<watch::Receiver<u64>> {
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let directory = self.place.database.parent().unwrap_or(Path::new("/"));
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let interest = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
         inotify::add_watch(&events, directory, interest | WatchFlags::ONLYDIR)?;
@@ -108,8 +106,7 @@ impl Commits {
         #[allow(deprecated)]
         let events = AsyncFd::with_interest(events, Interest::READABLE)?;
         let (count, counted) = watch::channel(0);
-        let log = companion(&self.path, "-wal");
-        let names: Vec<Vec<u8>> = [self.path.file_name(), log.file_name()]
+        let names: Vec<Vec<u8>> = [self.place.database.file_name(), self.place.wal.file_name()]
             .into_iter()
             .flatten()
             .map(|name: &OsStr| name.as_bytes().to_vec())

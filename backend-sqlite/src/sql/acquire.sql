@@ -34,8 +34,11 @@ ON CONFLICT (name) DO UPDATE
        info        = excluded.info
  -- A row that leasehold did not write is left alone.
  WHERE l.format = 1 AND typeof(l.token) = 'integer' AND l.token > 0 AND typeof(l.seq) = 'integer'
-   AND typeof(l.expires_us) = 'integer' AND typeof(l.ttl_us) = 'integer' AND typeof(l.clock_id) = 'text'
-   AND (l.owner IS NULL OR (typeof(l.owner) = 'text' AND length(l.owner) = 32))
+   AND typeof(l.expires_us) = 'integer' AND l.expires_us >= 0
+   AND typeof(l.ttl_us) = 'integer' AND l.ttl_us >= 0 AND typeof(l.clock_id) = 'text'
+   AND typeof(l.acquired_ms) = 'integer' AND l.acquired_ms >= 0 AND typeof(l.info) = 'text'
+   AND (l.owner IS NULL
+     OR (typeof(l.owner) = 'text' AND length(l.owner) = 32 AND l.owner NOT GLOB '*[^0-9a-f]*'))
    AND (l.owner = excluded.owner
      OR l.expires_us = 0
      OR (l.clock_id = ?5 AND l.expires_us <= ?3)

@@ -4,7 +4,12 @@
 -- ?1 after this name  ?2 up to this one  ?3 clock id  ?4 now, µs of the boot clock
 DELETE FROM leasehold_leases AS l
  WHERE l.name > ?1 AND l.name <= ?2
-   AND l.format = 1 AND typeof(l.token) = 'integer' AND l.token > 0 AND typeof(l.expires_us) = 'integer'
+   AND l.format = 1 AND typeof(l.token) = 'integer' AND l.token > 0 AND typeof(l.seq) = 'integer'
+   AND typeof(l.expires_us) = 'integer' AND l.expires_us >= 0
+   AND typeof(l.ttl_us) = 'integer' AND l.ttl_us >= 0 AND typeof(l.clock_id) = 'text'
+   AND typeof(l.acquired_ms) = 'integer' AND l.acquired_ms >= 0 AND typeof(l.info) = 'text'
+   AND (l.owner IS NULL
+     OR (typeof(l.owner) = 'text' AND length(l.owner) = 32 AND l.owner NOT GLOB '*[^0-9a-f]*'))
    AND (l.revoked_until_ms IS NULL OR l.revoked_until_ms <= unixepoch('subsec') * 1000)
    AND (l.expires_us = 0
      OR (l.clock_id = ?3 AND l.expires_us <= ?4)
