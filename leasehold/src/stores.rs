@@ -28,6 +28,9 @@ pub(crate) fn register(builder: &mut RegistryBuilder) {
 fn memory(url: &StoreUrl, context: BackendContext) -> Result<Arc<dyn LeaseBackend>, ConnectError> {
     static STORES: Mutex<Option<HashMap<String, MemoryBackend>>> = Mutex::new(None);
     refuse_unknown(url, &[])?;
+    if url.user_info()?.is_some() {
+        return Err(UrlError::Shape("a memory store has no user and password: write memory://name").into());
+    }
     let [name] = match url.hosts()?.as_slice() {
         [] => [String::new()],
         [(host, None)] => [host.clone()],

@@ -222,6 +222,11 @@ impl StoreUrl {
     /// # Errors
     /// [`UrlError::Encoding`]; [`UrlError::Shape`] when there is no path, or a NUL in it.
     pub fn file_path(&self) -> Result<PathBuf, UrlError> {
+        if self.split_authority().is_some() {
+            return Err(UrlError::Shape(
+                "a file has no user and password: write an '@' at the start of its name as %40",
+            ));
+        }
         let text = decode(&format!("{}{}", self.authority.as_deref().unwrap_or(""), self.path), "path")?;
         if text.is_empty() {
             return Err(UrlError::Shape(
@@ -237,8 +242,8 @@ impl StoreUrl {
     /// Whether nothing in this URL can be a secret: no user information, and no parameter whose
     /// value is not shown.
     pub fn is_public(&self) -> bool {
-        let rest = format!("{}{}", self.authority.as_deref().unwrap_or(""), self.path);
-        (self.names_file() || !rest.contains('@')) && self.params.iter().all(|(name, _)| is_shown(name))
+        let certain = self.names_file() || !self.path.contains('@');
+        certain && self.split_authority().is_none() && self.params.iter().all(|(name, _)| is_shown(name))
     }
 
     /// User information and hosts; the last `@` divides them, so that a bare one in a password does
@@ -248,7 +253,7 @@ impl StoreUrl {
     }
 
     fn names_file(&self) -> bool {
-        matches!(self.scheme.as_str(), "sqlite" | "memory")
+        self.scheme == "sqlite"
     }
 }
 
@@ -273,8 +278,10 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.scheme)?;
         if self.names_file() {
-            if let Some(authority) = &self.authority {
-                write!(f, "//{authority}")?;
+            match (self.split_authority(), &self.authority) {
+                (Some((_, rest)), _) => write!(f, "//***@{rest}")?,
+                (None, Some(authority)) => write!(f, "//{authority}")?,
+                (None, None) => {}
             }
             f.write_str(&self.path)?;
         } else {
@@ -376,6 +383,8 @@ mod tests {
             "redis://h?password=hunter2",
             "redis://h?hunter2=1",
             "sqlite:x.db?key=hunter2",
+            "sqlite://u:hunter2@h/x.db",
+            "memory://hunter2@x",
         ] {
             let Ok(url) = text.parse::<StoreUrl>() else { continue };
             assert!(!format!("{url} {url:?}").contains(SECRET), "{text} is shown as {url}");

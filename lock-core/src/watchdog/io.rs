@@ -109,12 +109,26 @@ pub(super) fn start(
 ) -> std::io::Result<tokio::runtime::Handle> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
+    let runtime = EndsQuietly(Some(runtime));
     std::thread::Builder::new().name("leasehold-io".into()).spawn(move || {
-        runtime.block_on(serve(shared, inbox));
-        // Tasks that are left hang in a store that does not answer: the store's expiry is their end.
-        runtime.shutdown_background();
+        if let Some(runtime) = &runtime.0 {
+            runtime.block_on(serve(shared, inbox));
+        }
     })?;
     Ok(handle)
+}
+
+/// A runtime whose drop waits for nobody. Tasks that are left hang in a store that does not answer:
+/// the store's expiry is their end. And when no thread is to be had it is dropped where the caller
+/// is, perhaps inside another runtime, where a drop that waits would panic.
+struct EndsQuietly(Option<tokio::runtime::Runtime>);
+
+impl Drop for EndsQuietly {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 #[allow(clippy::future_not_send)] // lives on the I/O thread

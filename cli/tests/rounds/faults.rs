@@ -1,0 +1,189 @@
+//! What is done to the processes of a round, and what must then be seen.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::{ExitWatch, Proc, Process, boot_now, children_of};
+
+use crate::Rng;
+
+/// For what needs a few schedulings of other processes on a loaded machine.
+const SOON: Duration = Duration::from_secs(30);
+/// For a turn in line: others hold the name for their time before.
+const TURN_MAX: Duration = Duration::from_secs(120);
+
+/// Who is hit. Guardian and wrapper watch each other: hitting both while the job runs on leaves nobody
+/// to end it, which no program of its kind survives, and is only done to all three at once, as when a
+/// machine is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    None,
+    /// Killed while it waits for its turn.
+    KillWaiting,
+    KillWrapper,
+    KillGuardian,
+    KillJob,
+    FreezeWrapper,
+    FreezeGuardian,
+    FreezeWrapperAndJob,
+    /// Everything stops, beyond the lease, and goes on.
+    FreezeAll,
+}
+
+impl Fault {
+    fn is_kill(self) -> bool {
+        matches!(self, Fault::KillWrapper | Fault::KillGuardian | Fault::KillJob)
+    }
+
+    /// Whether the holder cannot give the name back itself.
+    pub(crate) fn leaves_name_taken(self) -> bool {
+        matches!(
+            self,
+            Fault::KillWrapper | Fault::FreezeWrapper | Fault::FreezeWrapperAndJob | Fault::FreezeAll
+        )
+    }
+}
+
+/// How a round ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The wrapper's exit code; 128+N for a signal.
+    pub(crate) code: i32,
+    /// Whether the fault was done: the job may have ended before.
+    pub(crate) hit: bool,
+}
+
+/// The three processes of a round.
+struct Trio {
+    guardian: Process,
+    job: Process,
+    job_end: ExitWatch,
+}
+
+/// Waits for the job, does `fault` to it or its keepers, and sees the wrapper's end.
+pub(crate) fn inject(
+    fault: Fault,
+    wrapper: &mut Proc,
+    begun: &Path,
+    hold: Duration,
+    ttl: Duration,
+    rng: &mut Rng,
+) -> Ended {
+    if fault == Fault::KillWaiting {
+        std::thread::sleep(rng.part(ttl, 0, 30));
+        wrapper.kill();
+        let code = code(wrapper, "it was killed");
+        return Ended { code, hit: code != 0 };
+    }
+    let job = wait_for_job(wrapper, begun);
+    // When in the job's time it happens is chance.
+    std::thread::sleep(if fault == Fault::None { Duration::ZERO } else { rng.part(hold, 5, 70) });
+    let hit = match job.and_then(|pid| trio(wrapper, pid)) {
+        Some(trio) => hit(fault, wrapper, &trio, ttl, rng),
+        None => false,
+    };
+    let code = code(wrapper, "its job is over");
+    // A signal to a process that has ended and was not reaped is no error, and no fault.
+    let came_too_late = fault.is_kill() && code == 0;
+    Ended { code, hit: hit && !came_too_late }
+}
+
+fn code(wrapper: &mut Proc, why: &str) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    let status = wrapper.wait(SOON, why);
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// The process id of the job, or none when the wrapper ended without one.
+fn wait_for_job(wrapper: &Proc, begun: &Path) -> Option<i32> {
+    let started = Instant::now();
+    loop {
+        if let Some(pid) = std::fs::read_to_string(begun).ok().and_then(|text| text.parse().ok()) {
+            return Some(pid);
+        }
+        if wrapper.ended_at().is_some() {
+            return None;
+        }
+        assert!(started.elapsed() < TURN_MAX, "no turn within {TURN_MAX:?}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// Takes hold of guardian and job, if the job still runs.
+fn trio(wrapper: &Proc, job: i32) -> Option<Trio> {
+    let guardian = Process::open_same(children_of(wrapper.pid()).first()?).ok()?;
+    let job = Process::open_same(children_of(guardian.pid()).iter().find(|stat| stat.pid == job)?).ok()?;
+    let job_end = ExitWatch::start(&job).expect("a thread");
+    job.is_alive().then_some(Trio { guardian, job, job_end })
+}
+
+fn hit(fault: Fault, wrapper: &Proc, trio: &Trio, ttl: Duration, rng: &mut Rng) -> bool {
+    match fault {
+        Fault::None | Fault::KillWaiting => false,
+        Fault::KillJob => trio.job.kill(),
+        Fault::KillGuardian => trio.guardian.kill() && ends_in_time(trio, ttl),
+        Fault::KillWrapper => wrapper.kill() && ends_in_time(trio, ttl),
+        Fault::FreezeGuardian => {
+            let hit = trio.guardian.freeze();
+            std::thread::sleep(rng.part(ttl, 10, 150));
+            trio.guardian.thaw();
+            hit
+        }
+        Fault::FreezeWrapper => {
+            let hit = wrapper.freeze() && ends_in_time(trio, ttl);
+            std::thread::sleep(rng.part(ttl, 0, 50));
+            wrapper.thaw();
+            hit
+        }
+        Fault::FreezeWrapperAndJob => {
+            let hit = wrapper.freeze() && trio.job.freeze() && ends_in_time(trio, ttl);
+            // It was frozen and is to go on: there is nothing left that could.
+            trio.job.thaw();
+            wrapper.thaw();
+            hit
+        }
+        Fault::FreezeAll => freeze_all(wrapper, trio, ttl, rng),
+    }
+}
+
+/// No renewal was sent after now, so that the lease is over by `ttl` from now, and the job with it.
+fn ends_in_time(trio: &Trio, ttl: Duration) -> bool {
+    let latest = boot_now() + ttl;
+    let ended = trio.job_end.wait(SOON, "its keeper ends it before the lease is over");
+    assert!(ended <= latest, "a job outlived its lease by {:?}", ended - latest);
+    assert!(!trio.job.is_alive());
+    true
+}
+
+/// Stops every process of the round until after the lease, and lets them go on: the keepers first, and
+/// the rest when it has been ended, so that it does not run for an instant.
+fn freeze_all(wrapper: &Proc, trio: &Trio, ttl: Duration, rng: &mut Rng) -> bool {
+    let keepers = [wrapper.pid(), trio.guardian.pid()];
+    let mut hit = wrapper.freeze() && trio.guardian.freeze();
+    // Daemons too, and what was forked while the others were being stopped.
+    let mut others: Vec<Process> = Vec::new();
+    loop {
+        let running = wrapper.living().into_iter().filter(|stat| stat.state != 'T');
+        let running: Vec<Process> = running.filter_map(|stat| Process::open_same(&stat).ok()).collect();
+        if running.is_empty() {
+            break;
+        }
+        running.iter().for_each(|process| _ = process.freeze());
+        others.extend(running);
+    }
+    others.retain(|process| !keepers.contains(&process.pid()));
+    hit &= trio.job.is_alive();
+    std::thread::sleep(ttl + rng.part(ttl, 0, 60));
+    let guardian_first = rng.below(2) == 0;
+    let thaw = |first: bool| if first == guardian_first { trio.guardian.thaw() } else { wrapper.thaw() };
+    thaw(true);
+    if hit {
+        trio.job_end.wait(SOON, "whoever goes on first finds the lease over and ends it");
+    }
+    thaw(false);
+    for process in &others {
+        let why = "what was frozen beyond the lease is ended without running again";
+        ExitWatch::start(process).expect("a thread").wait(SOON, why);
+    }
+    hit
+}

@@ -1,0 +1,158 @@
+//! What the log says.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::faults::Fault;
+use crate::{Round, TTL};
+
+/// One grant as its job saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) name: String,
+    pub(crate) id: usize,
+    pub(crate) begun: Duration,
+    pub(crate) last: Duration,
+}
+
+struct Line<'a> {
+    name: &'a str,
+    token: u64,
+    id: usize,
+    what: &'a str,
+    at: Duration,
+}
+
+fn lines(log: &str) -> impl Iterator<Item = Line<'_>> {
+    log.lines().map(|line| {
+        let mut words = line.split(' ');
+        let mut word = || words.next().unwrap_or_else(|| panic!("a whole line: {line:?}"));
+        let (name, token, id, what, at) = (word(), word(), word(), word(), word());
+        let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("a number: {line:?}"));
+        Line {
+            name,
+            token: number(token),
+            id: number(id) as usize,
+            what,
+            at: Duration::from_nanos(number(at)),
+        }
+    })
+}
+
+/// Everything in the log that must not be: tokens that do not grow, and lines of a job whose name was
+/// begun by a later one before.
+pub(crate) fn contradictions(log: &str) -> Vec<String> {
+    let mut highest: HashMap<&str, (u64, usize)> = HashMap::new();
+    let mut found = Vec::new();
+    for Line { name, token, id, what, at } in lines(log) {
+        let Some(&(newest, by)) = highest.get(name) else {
+            highest.insert(name, (token, id));
+            continue;
+        };
+        if what == "begin" {
+            if token <= newest {
+                found
+                    .push(format!("{name}: round {id} began with {token}, not above {newest} of round {by}"));
+            }
+            highest.insert(name, (token.max(newest), id));
+        } else if token < newest {
+            found.push(format!(
+                "{name}: round {id} ({what}, token {token}) ran at {at:?}, after round {by} had begun with {newest}"
+            ));
+        }
+    }
+    found
+}
+
+/// The grants in the order of their beginnings.
+pub(crate) fn grants(log: &str) -> Vec<Grant> {
+    let mut at: HashMap<usize, usize> = HashMap::new();
+    let mut grants: Vec<Grant> = Vec::new();
+    for line in lines(log) {
+        if line.what == "begin" {
+            at.insert(line.id, grants.len());
+            let name = line.name.to_owned();
+            grants.push(Grant { name, id: line.id, begun: line.at, last: line.at });
+        } else if let Some(&index) = at.get(&line.id) {
+            grants[index].last = grants[index].last.max(line.at);
+        }
+    }
+    grants
+}
+
+/// Each grant with the one before it of the same name.
+fn successions(grants: &[Grant]) -> impl Iterator<Item = (&Grant, &Grant)> {
+    let mut last: HashMap<&str, &Grant> = HashMap::new();
+    grants.iter().filter_map(move |grant| Some((last.insert(&grant.name, grant)?, grant)))
+}
+
+fn round(rounds: &[Round], id: usize) -> Option<&Round> {
+    rounds.iter().find(|round| round.id == id)
+}
+
+/// Grants that were asked for while the one before was held.
+pub(crate) fn contended(grants: &[Grant], rounds: &[Round]) -> usize {
+    let waited = |(before, next): &(&Grant, &Grant)| {
+        round(rounds, next.id).is_some_and(|round| round.spawned < before.last)
+    };
+    successions(grants).filter(waited).count()
+}
+
+/// Grants after one whose holder could not give the name back.
+pub(crate) fn taken_over(grants: &[Grant], rounds: &[Round]) -> usize {
+    let after_fault = |(before, _): &(&Grant, &Grant)| {
+        round(rounds, before.id).is_some_and(|round| round.ended.hit && round.fault.leaves_name_taken())
+    };
+    successions(grants).filter(after_fault).count()
+}
+
+/// How often each fault ended with each code.
+pub(crate) fn endings(rounds: &[Round]) -> String {
+    let mut counts: BTreeMap<(Fault, i32, bool), usize> = BTreeMap::new();
+    for round in rounds {
+        *counts.entry((round.fault, round.ended.code, round.ended.hit)).or_default() += 1;
+    }
+    let line = |((fault, code, hit), count): (&(Fault, i32, bool), &usize)| {
+        let late = if *hit || *fault == Fault::None { "" } else { " (came too late)" };
+        format!("  {count:>3} × {fault:?}{late}: exit {code}")
+    };
+    counts.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// What is wrong with a round's exit code, if it is.
+pub(crate) fn wrong_ending(round: &Round) -> Option<String> {
+    let Round { fault, hold, ended, .. } = round;
+    let legal: &[i32] = match (fault, ended.hit) {
+        // Nobody disturbed it, however long it held.
+        (Fault::None, _) => &[0],
+        (Fault::KillJob, true) => &[137],
+        (Fault::KillWrapper | Fault::KillWaiting, true) => &[137],
+        (Fault::KillGuardian, true) => &[70],
+        // The job may have ended by itself before its keeper went on.
+        (Fault::FreezeWrapper | Fault::FreezeWrapperAndJob | Fault::FreezeAll, true) => &[0, 76],
+        (Fault::FreezeGuardian, true) => &[0, 76],
+        // The job had ended: the fault hit nobody.
+        (_, false) => &[0],
+    };
+    let lost = ended.code == 76 && *fault == Fault::None;
+    (!legal.contains(&ended.code)).then(|| {
+        let beyond = if *hold > TTL { " beyond the ttl" } else { "" };
+        format!(
+            "round {} ({fault:?}, held{beyond}) ended with {}{}, not one of {legal:?}",
+            round.id,
+            ended.code,
+            if lost { " (lost undisturbed)" } else { "" },
+        )
+    })
+}
+
+#[test]
+fn an_overlap_and_a_stuck_token_are_found() {
+    let ok = "n 5 1 begin 1\nn 5 1 beat 2\nn 6 2 begin 3\nm 1 3 begin 4\nn 6 2 end 5\n";
+    assert_eq!(contradictions(ok), Vec::<String>::new());
+    assert_eq!(grants(ok).len(), 3);
+    let overlap = format!("{ok}n 5 1 daemon 6\n");
+    assert_eq!(contradictions(&overlap).len(), 1);
+    let stuck = format!("{ok}n 6 4 begin 7\n");
+    assert_eq!(contradictions(&stuck).len(), 1);
+}

@@ -1,0 +1,244 @@
+//! A campaign: many runs of the program contend for a few names in one SQLite file, while wrappers,
+//! guardians and jobs are killed and frozen at random times. Then the jobs' own log is judged.
+//!
+//! The jobs append a line whenever they do anything. Who wrote later stands later in the file, so that
+//! the file's order is what happened, whatever anybody's clock says. An overlap is a line of a job
+//! whose name has been begun under a larger token before. (I1, I2, I6; nothing outlives its lease.)
+//!
+//! What a run of this test cannot pass without: most grants were waited for, some were taken over from
+//! a holder that a fault had hit, and some were held for longer than the ttl.
+
+mod faults;
+mod job;
+mod judge;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use faults::{Ended, Fault};
+use leasehold_testkit::{Proc, Scratch, boot_now, quick};
+
+/// Long enough for a job to be started and killed on a loaded machine, short enough for many takeovers.
+const TTL: Duration = Duration::from_secs(1);
+const NAMES: usize = 4;
+const CONTENDERS: usize = 3;
+/// A run that hangs fails here, not at somebody else's limit.
+const CAMPAIGN_MAX: Duration = Duration::from_secs(360);
+
+/// One run of the program: what it was to do, and what became of it.
+#[derive(Debug)]
+struct Round {
+    id: usize,
+    hold: Duration,
+    spawned: Duration,
+    fault: Fault,
+    ended: Ended,
+}
+
+/// How long a round's job works.
+#[derive(Clone, Copy, Debug)]
+enum Hold {
+    Short,
+    Medium,
+    Long,
+}
+
+/// What each block of rounds consists of, in an order that the seed shuffles: chance decides when and
+/// who meets whom, not whether something happens at all.
+const BLOCK: [(Hold, Fault); 20] = [
+    (Hold::Short, Fault::None),
+    (Hold::Short, Fault::None),
+    (Hold::Short, Fault::None),
+    (Hold::Short, Fault::None),
+    (Hold::Short, Fault::None),
+    (Hold::Short, Fault::None),
+    (Hold::Short, Fault::None),
+    (Hold::Medium, Fault::None),
+    (Hold::Medium, Fault::None),
+    (Hold::Long, Fault::None),
+    (Hold::Long, Fault::None),
+    (Hold::Short, Fault::KillWaiting),
+    (Hold::Medium, Fault::KillWrapper),
+    (Hold::Long, Fault::KillWrapper),
+    (Hold::Medium, Fault::KillGuardian),
+    (Hold::Medium, Fault::KillJob),
+    (Hold::Long, Fault::FreezeWrapper),
+    (Hold::Long, Fault::FreezeWrapperAndJob),
+    (Hold::Long, Fault::FreezeAll),
+    (Hold::Medium, Fault::FreezeGuardian),
+];
+
+/// SplitMix64: small, and the same everywhere.
+#[derive(Clone, Debug)]
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// A time from `low` to `high` percent of `whole`.
+    fn part(&mut self, whole: Duration, low: u64, high: u64) -> Duration {
+        whole * (low + self.below(high - low + 1)) as u32 / 100
+    }
+}
+
+struct Campaign {
+    scratch: Scratch,
+    seed: u64,
+    rounds: usize,
+    /// Grants that there must be: all rounds but those that are killed while they wait.
+    grants_min: usize,
+    next: AtomicUsize,
+    done: Mutex<Vec<Round>>,
+}
+
+/// The seed: `LEASEHOLD_TEST_SEED` repeats the choices of an earlier run (not the scheduler's).
+fn seed() -> u64 {
+    let given = std::env::var("LEASEHOLD_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64)
+    })
+}
+
+/// Not a test of its own: what the jobs of the campaign do.
+#[test]
+fn job() {
+    job::play();
+}
+
+#[test]
+fn no_two_jobs_of_one_name_overlap_whatever_is_killed_or_frozen() {
+    let campaign = Campaign {
+        scratch: Scratch::new(),
+        seed: seed(),
+        rounds: if quick() { 40 } else { 540 },
+        grants_min: if quick() { 38 } else { 500 },
+        next: AtomicUsize::new(0),
+        done: Mutex::default(),
+    };
+    println!("seed {} (LEASEHOLD_TEST_SEED), {} rounds", campaign.seed, campaign.rounds);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for contender in 0..NAMES * CONTENDERS {
+            let campaign = &campaign;
+            scope.spawn(move || campaign.contend(contender % NAMES));
+        }
+    });
+    let took = began.elapsed();
+    campaign.judge(took);
+    assert!(took < CAMPAIGN_MAX, "{took:?}");
+}
+
+impl Campaign {
+    /// Runs the program again and again for one name, until all rounds are given out.
+    fn contend(&self, name: usize) {
+        loop {
+            let id = self.next.fetch_add(1, Ordering::Relaxed);
+            if id >= self.rounds {
+                return;
+            }
+            // Each round has choices of its own, whoever takes it.
+            let mut rng = Rng(self.seed ^ (id as u64) << 20);
+            let (hold, fault) = self.plan(id);
+            let hold = match hold {
+                Hold::Short => rng.part(TTL, 1, 10),
+                Hold::Medium => rng.part(TTL, 30, 90),
+                Hold::Long => rng.part(TTL, 150, 280),
+            };
+            let round = self.round(id, &format!("name-{name}"), hold, fault, rng);
+            self.done.lock().expect("no contender panics with it").push(round);
+        }
+    }
+
+    fn plan(&self, id: usize) -> (Hold, Fault) {
+        let mut rng = Rng(self.seed ^ (id / BLOCK.len()) as u64);
+        let mut block = BLOCK;
+        for last in (1..block.len()).rev() {
+            block.swap(last, rng.below(last as u64 + 1) as usize);
+        }
+        block[id % BLOCK.len()]
+    }
+
+    fn round(&self, id: usize, name: &str, hold: Duration, fault: Fault, mut rng: Rng) -> Round {
+        let with_daemon = rng.below(4) == 0;
+        let mut command = self.program(id, name, hold, with_daemon);
+        let spawned = boot_now();
+        let mut wrapper = Proc::spawn(&mut command).expect("the program starts");
+        let ended = faults::inject(fault, &mut wrapper, &self.begun(id), hold, TTL, &mut rng);
+        let diagnosis = format!("round {id}, {fault:?}: {ended:?}");
+        // Guardians kill with a grace of a sixth of the ttl; the rest is for a loaded machine.
+        wrapper.wait_gone(Duration::from_secs(20), &diagnosis);
+        Round { id, hold, spawned, fault, ended }
+    }
+
+    fn program(&self, id: usize, name: &str, hold: Duration, with_daemon: bool) -> Command {
+        let errors = std::fs::File::create(self.scratch.join(format!("err-{id}"))).expect("own directory");
+        let store = format!("sqlite://{}", self.scratch.join("leases.db").display());
+        let ttl = format!("{}ms", TTL.as_millis());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        command
+            .args(["run", "--store", &store, "--ttl", &ttl, "--wait", "120s", name, "--"])
+            .arg(std::env::current_exe().expect("this test"))
+            .args(["--exact", "job", "--nocapture", "--test-threads=1"])
+            .env(job::LOG, self.log())
+            .env(job::BEGUN, self.begun(id))
+            .env(job::ID, id.to_string())
+            .env(job::HOLD_MS, hold.as_millis().to_string())
+            .env_remove("LEASEHOLD_STORE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors);
+        if with_daemon {
+            command.env(job::DAEMON, "1");
+        }
+        command
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.join("log")
+    }
+
+    /// Where the job of a round leaves its process id.
+    fn begun(&self, id: usize) -> PathBuf {
+        self.scratch.join(format!("begun-{id}"))
+    }
+
+    fn judge(self, took: Duration) {
+        let rounds = self.done.lock().expect("all contenders have ended");
+        let log = self.scratch.read("log");
+        let grants = judge::grants(&log);
+        let faults = judge::contradictions(&log);
+        let contended = judge::contended(&grants, &rounds);
+        let taken_over = judge::taken_over(&grants, &rounds);
+        let beyond = grants.iter().filter(|grant| grant.last.saturating_sub(grant.begun) > TTL).count();
+        println!(
+            "{} grants in {took:.1?}: {contended} waited for, {taken_over} taken over after a fault, {beyond} held beyond the ttl",
+            grants.len(),
+        );
+        println!("{}", judge::endings(&rounds));
+        assert!(faults.is_empty(), "seed {}: {}", self.seed, faults.join("\n"));
+        for round in rounds.iter() {
+            if let Some(wrong) = judge::wrong_ending(round) {
+                let said = self.scratch.read(format!("err-{}", round.id));
+                panic!("seed {}: {wrong}\n{round:?}\n{said}", self.seed);
+            }
+        }
+        // The danger was there.
+        let least = self.grants_min;
+        assert!(grants.len() >= least, "only {} grants of {} rounds", grants.len(), self.rounds);
+        assert!(contended >= least / 3, "only {contended} grants were waited for");
+        assert!(taken_over >= least / 20, "only {taken_over} grants were taken over after a fault");
+        assert!(beyond >= least / 20, "only {beyond} grants were held beyond the ttl");
+    }
+}
