@@ -35,5 +35,5 @@ pub use nobody::{NOBODY, Unprivileged};
 pub use poll::{eventually, quick};
 pub use proc::Proc;
 pub use scratch::Scratch;
-pub use tree::{MARK, Process, Stat, children_of, process_ids, processes_marked, stat_of, tree_of};
+pub use tree::{MARK, Process, RUN_MARK, Stat, children_of, process_ids, processes_marked, stat_of, tree_of};
 pub use wallclock::WallClock;

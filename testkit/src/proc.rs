@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::tree::MARK;
+use crate::tree::{MARK, RUN_MARK};
 use crate::{ExitWatch, Process, Stat, eventually, processes_marked};
 
 /// How often a drop looks for descendants that were forked while it killed: each look kills all it
@@ -32,6 +32,10 @@ impl Proc {
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mark = OsString::from(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        // A test may have cleared the environment: the mark of the whole test run goes on too.
+        if let Some(run) = std::env::var_os(RUN_MARK) {
+            command.env(RUN_MARK, run);
+        }
         let mut child = command.env(MARK, &mark).spawn()?;
         let held = Process::open(child.id() as i32).and_then(|p| Ok((ExitWatch::start(&p)?, p)));
         match held {

@@ -7,9 +7,8 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{Process, Stat, processes_marked};
+use leasehold_testkit::{Process, RUN_MARK, Stat, processes_marked};
 
-const VARIABLE: &str = "LEASEHOLD_XTASK_PART";
 /// How long a process may take to end after the part that started it: a guardian kills with a grace
 /// of at most 5 s.
 pub(crate) const SETTLE_MAX: Duration = Duration::from_secs(8);
@@ -26,11 +25,11 @@ impl Marked {
     }
 
     pub(crate) fn put_on<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env(VARIABLE, &self.0)
+        command.env(RUN_MARK, &self.0)
     }
 
     pub(crate) fn living(&self) -> Vec<Stat> {
-        processes_marked(VARIABLE, &self.0)
+        processes_marked(RUN_MARK, &self.0)
     }
 
     /// Gives those who are about to end the time for it, and returns who did not.
