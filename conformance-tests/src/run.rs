@@ -12,6 +12,9 @@ use libtest_mimic::{Arguments, Completion, FormatSetting, Trial};
 
 use crate::{Bench, CASES, Case, Failed, Harness, report};
 
+/// In real time cases sleep most of the time: more of them than there are processors may.
+const REAL_TIME_THREADS: usize = 8;
+
 /// Makes the harness of one case.
 pub type Factory = Arc<dyn Fn() -> Box<dyn Harness> + Send + Sync>;
 
@@ -106,9 +109,12 @@ impl Presence {
 /// The `main` of [`crate::conformance_main!`]: runs the whole table under the command line of
 /// libtest (`--list`, filters, `--test-threads`, `--format json`).
 pub fn main(factory: impl Fn() -> Box<dyn Harness> + Send + Sync + 'static) -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
     let factory: Factory = Arc::new(factory);
     let harness = factory();
+    if !harness.on_context_clock() {
+        arguments.test_threads.get_or_insert(REAL_TIME_THREADS);
+    }
     let name = harness.name();
     if let Some(reason) = harness.unavailable() {
         return unavailable(&arguments, name, &reason);
