@@ -326,7 +326,7 @@ impl LeaseClient {
         if self.0.closed.load(Ordering::Acquire) && !mutant!(ShutdownForgotten) {
             return Err(AcquireError::Closed);
         }
-        settings.validate(self.profile())?;
+        settings.validate()?;
         self.profile().refuse_ttl(settings.ttl)?;
         if settings.deadline.is_some_and(|at| at <= SystemTime::now()) {
             return Err(SettingsError::DeadlinePassed.into());

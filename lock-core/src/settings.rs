@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::{HolderInfo, Profile};
+use crate::HolderInfo;
 
 /// How a lease is held: one set of wishes for every store.
 ///
@@ -185,7 +185,7 @@ impl Settings {
     }
 
     /// Refuses what contradicts itself; the profile refuses what its store cannot do.
-    pub(crate) fn validate(&self, _profile: &Profile) -> Result<(), SettingsError> {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
         let zero = |what, d: Option<Duration>| match d {
             Some(Duration::ZERO) => Err(SettingsError::Zero { what }),
             _ => Ok(()),
@@ -244,9 +244,8 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused_with_both_numbers() {
-        let profile = Profile::new("test");
         let s = Duration::from_secs;
-        let refused = |settings: Settings| settings.validate(&profile).expect_err("refused").to_string();
+        let refused = |settings: Settings| settings.validate().expect_err("refused").to_string();
         assert!(refused(Settings::new().ttl(Duration::ZERO)).contains("ttl"));
         let rare = refused(Settings::new().renew_every(s(20)));
         assert!(rare.contains("20s") && rare.contains("30s") && rare.contains("15s"), "{rare}");
@@ -254,6 +253,6 @@ mod tests {
         assert!(refused(Settings::new().min_hold(s(9)).max_hold(s(8))).contains("min_hold 9s"));
         assert!(refused(Settings::new().max_hold(Duration::ZERO)).contains("max_hold"));
         assert!(refused(Settings::new().min_hold(Duration::MAX)).contains("beyond"));
-        assert!(Settings::new().validate(&profile).is_ok());
+        assert!(Settings::new().validate().is_ok());
     }
 }

@@ -391,3 +391,22 @@ fn a_manual_clock_drives_the_real_threads() {
     let over = lease.check().expect_err("over after an hour's suspend");
     assert!(matches!(over.state, LeaseState::Lost(LostCause::Paused { .. } | LostCause::Expired)), "{over}");
 }
+
+/// B46: the outcome of the work is the work's, also when the lease is lost right after it.
+#[test]
+fn the_works_own_error_is_not_masked_by_a_lost_lease() {
+    let watchdog = Watchdog::start().expect("watchdog");
+    let backend = Moody::new(&watchdog);
+    backend.on_renew(|()| Err(unknown()));
+    let client = LeaseClient::with_backend(backend, &watchdog);
+    let settings = Settings::new().ttl(Duration::from_millis(200));
+    runtime(1).block_on(async {
+        let lease = granted(client.try_acquire(&name("n"), &settings).await.expect("answer"));
+        let own: Result<(), &str> = lease.run(async { Err("the work's own") }).await.expect("ended in time");
+        assert_eq!(own, Err("the work's own"));
+        let over = lease.lost().await;
+        assert_eq!(over.state, LeaseState::Lost(LostCause::Expired));
+        // Releasing what was lost is a value.
+        lease.release().await.expect("no error to mask the work's");
+    });
+}
