@@ -12,6 +12,7 @@ pub mod history;
 mod report;
 mod run;
 mod shipped;
+mod starved;
 mod table;
 
 pub use bench::{Bench, Node};
