@@ -4,9 +4,10 @@
 //! of a renewal, by no more than a map grows.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_core::{Lease, LeaseClient, MemoryBackend, Settings, TryAcquire, Watchdog};
+use leasehold_core::{Lease, LeaseClient, ManualClock, MemoryBackend, Settings, TryAcquire, Watchdog};
 
 use leasehold_testkit::eventually;
 
@@ -82,6 +83,31 @@ pub fn cost(count: usize) -> Result<HeldCost, Failure> {
     };
     drop((first, leases));
     Ok(cost)
+}
+
+/// Allocations of the watchdog's threads for one renewal of one of `count` leases: all are renewed once,
+/// on a clock that is moved by hand. Needs the counting allocator.
+///
+/// # Errors
+/// As [`hold`].
+pub fn renewal_allocations(count: usize) -> Result<f64, Failure> {
+    let ttl = Duration::from_secs(30);
+    let clock = ManualClock::new();
+    let watchdog = Watchdog::with_clock(Arc::new(clock.clone()))?;
+    let client = LeaseClient::new(MemoryBackend::new(watchdog.context()), &watchdog);
+    let leases = hold_range(&client, 0..count, ttl)?;
+    clock.settle();
+    let (before, sent) = (alloc::counts(), watchdog.stats().renewals_sent);
+    clock.advance(ttl / 3);
+    let renewed = |lease: &Lease| lease.remaining() > ttl * 9 / 10;
+    // In debug builds too this takes seconds at most; the machine may be busy.
+    eventually(Duration::from_secs(120), "every lease is renewed an interval after its grant", || {
+        leases.iter().all(renewed).then_some(())
+    });
+    let (after, sent) = (alloc::counts(), watchdog.stats().renewals_sent - sent);
+    let elsewhere = |counts: alloc::Counts| counts.allocations - counts.of_thread;
+    drop(leases);
+    Ok((elsewhere(after) - elsewhere(before)) as f64 / sent as f64)
 }
 
 /// Time on a processor that the watchdog's threads spend on one renewal of one of `count` leases, in
