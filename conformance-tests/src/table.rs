@@ -71,6 +71,8 @@ pub const CASES: &[Case] = cases! {
         => renew::former_holder_disturbs_nobody;
     "renew/batch_is_answered_in_order" needs [] proven_by [RenewReversesBatch, RenewIgnoresOwner]
         => renew::batch_is_answered_in_order;
+    "renew/full_batch_is_answered" needs [] proven_by [RenewReversesBatch, RenewIgnoresOwner]
+        => renew::full_batch_is_answered;
     "renew/answer_has_its_anchor_and_ttl" needs [] proven_by [RenewExtendsNothing]
         => renew::answer_has_its_anchor_and_ttl;
     "renew/watchdog_keeps_a_lease_for_many_ttls" needs [] proven_by [WatchdogNeverRenews, RenewExtendsNothing]
@@ -106,6 +108,8 @@ pub const CASES: &[Case] = cases! {
         => release::failed_release_goes_on;
     "release/repeated_release_leaves_the_next_holder" needs [] proven_by [ReleaseIgnoresOwner, SqliteReleaseIgnoresOwner]
         => release::repeated_release_leaves_the_next_holder;
+    "release/released_lease_is_never_lost" needs [] proven_by [ReleaseTellsLoss]
+        => release::released_lease_is_never_lost;
     "release/lost_lease_is_released_without_a_hang" needs [] proven_by [LossSignalNeverFires]
         => release::lost_lease_is_released_without_a_hang;
 
@@ -151,6 +155,8 @@ pub const CASES: &[Case] = cases! {
 
     "fault/cut_off_holder_is_told_on_time" needs [] proven_by [LossSignalNeverFires]
         => fault::cut_off_holder_is_told_on_time;
+    "fault/loss_is_told_once" needs [] proven_by [LossSignalNeverFires]
+        => fault::loss_is_told_once;
     "fault/first_look_after_a_pause_fails" needs [] proven_by [CheckIgnoresDeadline]
         => fault::first_look_after_a_pause_fails;
     "fault/late_reply_resurrects_nothing" needs [] proven_by [LateReplyResurrects]
@@ -229,3 +235,53 @@ pub const CASES: &[Case] = cases! {
     "admin/prepare_and_probe_change_nothing" needs [Admin] proven_by []
         => admin::prepare_and_probe_change_nothing;
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const AREAS: &[&str] = &[
+        "mutex", "fence", "expiry", "renew", "release", "wait", "cancel", "fault", "clock", "name", "config",
+        "bounds", "admin",
+    ];
+
+    #[test]
+    fn names_are_sentences_of_known_areas_and_unique() {
+        let mut seen = BTreeSet::new();
+        for case in CASES {
+            let (area, sentence) = case.name.split_once('/').expect("area/sentence");
+            assert!(AREAS.contains(&area), "{}", case.name);
+            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(sentence.chars().all(legal) && sentence.contains('_'), "{}", case.name);
+            assert!(seen.insert(case.name), "{} stands twice in the table", case.name);
+            let defects: BTreeSet<_> = case.proven_by.iter().collect();
+            assert_eq!(defects.len(), case.proven_by.len(), "{} names a defect twice", case.name);
+        }
+    }
+
+    #[test]
+    fn cases_that_the_core_cites_exist() {
+        let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/../lock-core/src");
+        let mut cited = 0;
+        for entry in std::fs::read_dir(sources).expect("the core lies beside the suite") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("source text");
+            for quoted in text.split('`').skip(1).step_by(2) {
+                let Some((area, sentence)) = quoted.split_once('/') else { continue };
+                let is_case = AREAS.contains(&area)
+                    && sentence.contains('_')
+                    && sentence.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                if is_case {
+                    cited += 1;
+                    let known = CASES.iter().any(|case| case.name == quoted);
+                    assert!(known, "{} cites {quoted}, which is no case", path.display());
+                }
+            }
+        }
+        assert!(cited >= 5, "only {cited} citations were found");
+    }
+}

@@ -268,6 +268,9 @@ impl Lease {
         }
         // What is over by the clock is lost, also when nobody had looked.
         self.is_valid_at(now);
+        if mutant!(ReleaseTellsLoss) {
+            self.cell.end(LeaseState::Lost(crate::LostCause::Expired));
+        }
         self.cell.end(LeaseState::Ended(EndReason::Released));
         self.client.0.watchdog.shared().remove(key);
         let keep_until = if self.min_hold.is_zero() || mutant!(MinHoldIgnored) {

@@ -153,6 +153,8 @@ mutants! {
     FixedIsRenewed,
     /// A release leaves the watchdog renewing.
     RenewsAfterRelease,
+    /// A release is told as a loss.
+    ReleaseTellsLoss,
     /// One due renewal is sent three times.
     RenewalBurst,
     /// A batch is larger than the store takes.

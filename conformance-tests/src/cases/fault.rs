@@ -43,12 +43,40 @@ pub(crate) async fn cut_off_holder_is_told_on_time(bench: Bench) -> Result<(), F
     Ok(())
 }
 
+/// A loss is told once, with one cause, whatever comes after it.
+pub(crate) async fn loss_is_told_once(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let lease = a.lease(&bench.name(), &a.settings()).await?;
+    let mut states = lease.states();
+    let log = tokio::spawn(async move {
+        let mut log = Vec::new();
+        // Ends with the guard, which is the last to know the states.
+        while states.changed().await.is_ok() {
+            log.push(states.borrow_and_update().clone());
+        }
+        log
+    });
+    a.store.set(Op::Renew, Fate::Refuse);
+    bench.until_true("the lease is lost", a.ttl() + SOON, || lease.state().is_over()).await?;
+    let over = lease.lost().await;
+    a.store.open();
+    bench.pass(a.ttl()).await;
+    let again = lease.lost().await;
+    check!(over == again, "lost as {over:?}, and then as {again:?}");
+    lease.release().await?;
+    bench.until_true("the last state is told", SOON, || log.is_finished()).await?;
+    let log = log.await?;
+    let losses = log.iter().filter(|state| state.is_over()).count();
+    check!(losses == 1 && log.last() == Some(&over.state), "told {log:?}");
+    Ok(())
+}
+
 /// I6: a check reads the clock itself: after a pause beyond the deadline the first look fails,
 /// whoever has run meanwhile.
 pub(crate) async fn first_look_after_a_pause_fails(bench: Bench) -> Result<(), Failed> {
     const ROUNDS: usize = 50;
     let a = bench.node().await?;
-    // Held up on the way, so that no renewal is faster than the pause.
+    // No renewal arrives, so that none is faster than the pause.
     a.store.set(Op::Renew, Fate::DropRequest);
     for _ in 0..ROUNDS {
         let lease = a.lease(&bench.name(), &a.settings().ttl(a.profile().ttl_min)).await?;

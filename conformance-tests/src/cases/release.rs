@@ -1,6 +1,6 @@
 //! Releases: idempotent, by the owner alone, and never forgotten (I4, I5, I8).
 
-use leasehold_core::{Claim, Effect, OwnerId, Released};
+use leasehold_core::{Claim, Effect, EndReason, LeaseState, OwnerId, Released};
 
 use super::{SOON, becomes_free, stays_taken};
 use crate::case::{check, take};
@@ -141,6 +141,20 @@ pub(crate) async fn repeated_release_leaves_the_next_holder(bench: Bench) -> Res
     let holder = a.store_inspect(&name).await?.holder().map(|h| h.token);
     check!(holder == Some(next.token), "the next holder was released: {holder:?}");
     b.refused(&name, b.ttl()).await?;
+    Ok(())
+}
+
+/// A release is no loss: nobody is told of one, then or later.
+pub(crate) async fn released_lease_is_never_lost(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let lease = a.lease(&bench.name(), &a.settings()).await?;
+    let (mut states, cancelled) = (lease.states(), lease.cancelled());
+    lease.release().await?;
+    let told = states.borrow_and_update().clone();
+    check!(told == LeaseState::Ended(EndReason::Released), "a release is told as {told:?}");
+    bench.pass(a.ttl() * 2).await;
+    check!(!cancelled.is_cancelled(), "a release cancelled the work");
+    check!(!matches!(states.has_changed(), Ok(true)), "told {:?} after its release", *states.borrow());
     Ok(())
 }
 
