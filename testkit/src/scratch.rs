@@ -20,6 +20,16 @@ impl Scratch {
         Scratch(tempfile::Builder::new().prefix("leasehold-test-").tempdir().expect("a temporary directory"))
     }
 
+    /// Makes one in memory where the machine has such a place (`/dev/shm`), for what a process writes
+    /// while it is watched: a writer that waits for a disk can neither be stopped nor killed meanwhile.
+    ///
+    /// # Panics
+    /// As [`Scratch::new`].
+    pub fn in_memory() -> Self {
+        let made = tempfile::Builder::new().prefix("leasehold-test-").tempdir_in("/dev/shm");
+        made.map_or_else(|_| Self::new(), Scratch)
+    }
+
     /// Makes one that every user may enter and list, but not write to.
     ///
     /// # Panics

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use leasehold_conformance::history::{Action, Event, History, Kind};
+
 use crate::faults::Fault;
 use crate::{Round, TTL};
 
@@ -11,6 +13,7 @@ use crate::{Round, TTL};
 pub(crate) struct Grant {
     pub(crate) name: String,
     pub(crate) id: usize,
+    token: u64,
     pub(crate) begun: Duration,
     pub(crate) last: Duration,
 }
@@ -72,12 +75,33 @@ pub(crate) fn grants(log: &str) -> Vec<Grant> {
         if line.what == "begin" {
             at.insert(line.id, grants.len());
             let name = line.name.to_owned();
-            grants.push(Grant { name, id: line.id, begun: line.at, last: line.at });
+            grants.push(Grant { name, id: line.id, token: line.token, begun: line.at, last: line.at });
         } else if let Some(&index) = at.get(&line.id) {
             grants[index].last = grants[index].last.max(line.at);
         }
     }
     grants
+}
+
+/// The grants as a history: asked for when the program was started, granted when the job began, and
+/// believed in until the last sign of life of the job or of what it left behind.
+pub(crate) fn history(grants: &[Grant], rounds: &[Round]) -> History {
+    let events = grants.iter().flat_map(|grant| {
+        let asked = round(rounds, grant.id).map_or(grant.begun, |round| round.spawned);
+        let event = |kind, at: Duration| Event {
+            op: grant.id as u64,
+            kind,
+            action: Action::Acquire,
+            name: grant.name.clone(),
+            owner: format!("round {}", grant.id),
+            at_ns: at.as_nanos() as u64,
+            token: (kind == Kind::Ok).then_some(grant.token),
+            until_ns: (kind == Kind::Ok).then_some(grant.last.as_nanos() as u64 + 1),
+            released: None,
+        };
+        [event(Kind::Invoke, asked), event(Kind::Ok, grant.begun)]
+    });
+    History::of(events.collect()).expect("every grant was asked for once, before it came")
 }
 
 /// Each grant with the one before it of the same name.
@@ -119,9 +143,12 @@ pub(crate) fn endings(rounds: &[Round]) -> String {
     counts.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What is wrong with a round's exit code, if it is.
+/// What is wrong with a round's end, if anything is.
 pub(crate) fn wrong_ending(round: &Round) -> Option<String> {
     let Round { fault, hold, ended, .. } = round;
+    if let Some(late) = ended.late {
+        return Some(format!("round {} ({fault:?}): its job outlived the lease by {late:?}", round.id));
+    }
     let legal: &[i32] = match (fault, ended.hit) {
         // Nobody disturbed it, however long it held.
         (Fault::None, _) => &[0],

@@ -11,20 +11,25 @@
 mod faults;
 mod job;
 mod judge;
+mod probe;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use faults::{Ended, Fault};
+use leasehold_conformance::checker;
 use leasehold_testkit::{Proc, Scratch, boot_now, quick};
 
 /// Long enough for a job to be started and killed on a loaded machine, short enough for many takeovers.
 const TTL: Duration = Duration::from_secs(1);
 const NAMES: usize = 3;
 const CONTENDERS: usize = 4;
+/// The machine stood still for so long that a renewal may have come too late for it: the time that is
+/// left when the third try of a renewal begins.
+const STALL: Duration = Duration::from_millis(250);
 /// A run that hangs fails here, not at somebody else's limit.
 const CAMPAIGN_MAX: Duration = Duration::from_secs(360);
 
@@ -94,6 +99,9 @@ impl Rng {
 }
 
 struct Campaign {
+    /// The store, on a disk.
+    disk: Scratch,
+    /// The log and everything else.
     scratch: Scratch,
     seed: u64,
     rounds: usize,
@@ -101,6 +109,8 @@ struct Campaign {
     grants_min: usize,
     next: AtomicUsize,
     done: Mutex<Vec<Round>>,
+    stalls: probe::Stalls,
+    over: AtomicBool,
 }
 
 /// The seed: `LEASEHOLD_TEST_SEED` repeats the choices of an earlier run (not the scheduler's).
@@ -120,20 +130,29 @@ fn job() {
 #[test]
 fn no_two_jobs_of_one_name_overlap_whatever_is_killed_or_frozen() {
     let campaign = Campaign {
-        scratch: Scratch::new(),
+        disk: Scratch::new(),
+        scratch: Scratch::in_memory(),
         seed: seed(),
         rounds: if quick() { 40 } else { 540 },
         grants_min: if quick() { 38 } else { 500 },
         next: AtomicUsize::new(0),
         done: Mutex::default(),
+        stalls: probe::Stalls::default(),
+        over: AtomicBool::new(false),
     };
     println!("seed {} (LEASEHOLD_TEST_SEED), {} rounds", campaign.seed, campaign.rounds);
     let began = Instant::now();
+    let probe = std::fs::File::create(campaign.disk.join("probe")).expect("own directory");
     std::thread::scope(|scope| {
-        for contender in 0..NAMES * CONTENDERS {
-            let campaign = &campaign;
-            scope.spawn(move || campaign.contend(contender % NAMES));
-        }
+        let campaign = &campaign;
+        scope.spawn(move || campaign.stalls.watch(probe, STALL, &campaign.over));
+        let contend = |contender| scope.spawn(move || campaign.contend(contender % NAMES));
+        let contenders: Vec<_> = (0..NAMES * CONTENDERS).map(contend).collect();
+        // All are waited for, so that one failure neither hides another nor leaves the probe running.
+        let failed = contenders.into_iter().filter_map(|contender| contender.join().err()).count();
+        campaign.over.store(true, Ordering::Release);
+        println!("longest stall of the machine: {:.1?}", campaign.stalls.longest());
+        assert_eq!(failed, 0, "seed {}: contenders failed, see above", campaign.seed);
     });
     let took = began.elapsed();
     campaign.judge(took);
@@ -184,7 +203,7 @@ impl Campaign {
 
     fn program(&self, id: usize, name: &str, hold: Duration, with_daemon: bool) -> Command {
         let errors = std::fs::File::create(self.scratch.join(format!("err-{id}"))).expect("own directory");
-        let store = format!("sqlite://{}", self.scratch.join("leases.db").display());
+        let store = format!("sqlite://{}", self.disk.join("leases.db").display());
         let ttl = format!("{}ms", TTL.as_millis());
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
         command
@@ -214,6 +233,13 @@ impl Campaign {
         self.scratch.join(format!("begun-{id}"))
     }
 
+    /// A stall of the machine that explains why an undisturbed lease was lost, or a kill came late.
+    fn excuse(&self, round: &Round, grants: &[judge::Grant]) -> Option<Duration> {
+        let lost = round.ended.code == 76 || round.ended.late.is_some();
+        let grant = grants.iter().find(|grant| grant.id == round.id)?;
+        self.stalls.between(grant.begun.saturating_sub(TTL), grant.last + TTL).filter(|_| lost)
+    }
+
     fn judge(self, took: Duration) {
         let rounds = self.done.lock().expect("all contenders have ended");
         let log = self.scratch.read("log");
@@ -228,12 +254,26 @@ impl Campaign {
         );
         println!("{}", judge::endings(&rounds));
         assert!(faults.is_empty(), "seed {}: {}", self.seed, faults.join("\n"));
+        // The same by the clock that all share: tokens in real time, and nobody believing at once.
+        let verdict = checker::judge(&judge::history(&grants, &rounds), checker::Bounds::default());
+        assert_eq!(verdict.violations, [], "seed {}", self.seed);
+        assert_eq!(verdict.grants, grants.len());
+        let mut excused = 0;
         for round in rounds.iter() {
             if let Some(wrong) = judge::wrong_ending(round) {
+                if let Some(stall) = self.excuse(round, &grants) {
+                    println!("the machine stood still for {stall:.1?}: {wrong}");
+                    excused += 1;
+                    continue;
+                }
                 let said = self.scratch.read(format!("err-{}", round.id));
                 panic!("seed {}: {wrong}\n{round:?}\n{said}", self.seed);
             }
         }
+        assert!(
+            excused <= self.rounds / 10,
+            "{excused} rounds were lost to stalls: this machine cannot tell"
+        );
         // The danger was there.
         let least = self.grants_min;
         assert!(grants.len() >= least, "only {} grants of {} rounds", grants.len(), self.rounds);
