@@ -1,4 +1,4 @@
-//! What a case gets: processes, clients, names, and time.
+//! What a case gets: processes, names, and time.
 //!
 //! Time is the store's time. Where the store lives on the context's clock it is virtual, and an hour
 //! passes in milliseconds; elsewhere the case really waits. Bounds from below are strict in both;
@@ -9,16 +9,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{
-    AcquireRequest, Attempt, BackendContext, BootTime, Claim, Clock, Contention, FencedStore, Grant,
-    Inspection, Lease, LeaseAdmin, LeaseBackend, LeaseClient, LeaseName, ManualClock, OwnerId, Profile,
-    ReleaseRequest, Released, RenewAnswer, Renewal, Settings, SystemClock, Token, TryAcquire, Watchdog,
-};
+use leasehold_core::{BootTime, Clock, LeaseClient, LeaseName, ManualClock, Profile, SystemClock, Watchdog};
 
-use crate::case::{check, take};
-use crate::{Failed, Fault, Faulty, Harness};
+use crate::{Failed, Fault, Faulty, Harness, Node};
 
-/// Virtual time moves in steps of this part of [`Bench::ttl`]: a renewal is never jumped over.
+/// The ttl of leases that are to run out in a case, in virtual time.
+const TTL_VIRTUAL: Duration = Duration::from_secs(9);
+/// And in real time.
+const TTL_REAL: Duration = Duration::from_secs(1);
+/// Virtual time moves in steps of this part of a ttl: a renewal is never jumped over.
 const STEPS_PER_TTL: u32 = 60;
 /// Rounds of one settling before the bench gives up on calls that do not end: then they hang.
 const SETTLE_ROUNDS_MAX: u32 = 2_000;
@@ -36,22 +35,6 @@ struct Inner {
     nodes: Mutex<Vec<Node>>,
     patience: Duration,
 }
-
-/// A process as the store sees it: a watchdog, a connection, and a client over it. Clones share
-/// everything.
-#[derive(Clone)]
-pub struct Node {
-    /// Keeps the leases of `client`.
-    pub watchdog: Watchdog,
-    /// The connection; every call of `client` passes through it.
-    pub store: Faulty,
-    /// A client over `store`.
-    pub client: LeaseClient,
-    bench: Weak,
-}
-
-#[derive(Clone)]
-struct Weak(std::sync::Weak<Inner>);
 
 impl Bench {
     pub(crate) fn new(harness: Box<dyn Harness>, case: &'static str, patience: Duration) -> Self {
@@ -85,7 +68,8 @@ impl Bench {
         let store = Faulty::new(inner, context).with_profile(profile);
         let client =
             LeaseClient::with_operation_timeout(Arc::new(store.clone()), &watchdog, Self::OPERATION_TIMEOUT);
-        let node = Node { watchdog, store, client, bench: Weak(Arc::downgrade(&self.0)) };
+        let ttl = if self.0.clock.is_some() { TTL_VIRTUAL } else { TTL_REAL };
+        let node = Node { watchdog, store, client, ttl };
         self.nodes().push(node.clone());
         Ok(node)
     }
@@ -132,13 +116,6 @@ impl Bench {
     /// The manual clock, where time is virtual.
     pub fn manual(&self) -> Option<&ManualClock> {
         self.0.clock.as_ref()
-    }
-
-    /// The ttl of leases that are to run out in a case: 9 s of virtual time, 1 s of real time, or
-    /// the shortest that the store takes.
-    pub fn ttl_on(&self, profile: &Profile) -> Duration {
-        let wish = if self.0.clock.is_some() { Duration::from_secs(9) } else { Duration::from_secs(1) };
-        wish.max(profile.ttl_min)
     }
 
     /// Now, on the clock of the watchdogs.
@@ -263,7 +240,7 @@ impl Bench {
     }
 
     fn step(&self) -> Duration {
-        Duration::from_secs(9) / STEPS_PER_TTL
+        TTL_VIRTUAL / STEPS_PER_TTL
     }
 
     fn nodes(&self) -> std::sync::MutexGuard<'_, Vec<Node>> {
@@ -271,170 +248,8 @@ impl Bench {
     }
 }
 
-impl Node {
-    /// Changes whenever something is asked of the store, or of the watchdog.
-    fn activity(&self) -> (usize, leasehold_core::WatchdogStats) {
-        (self.store.calls(), self.watchdog.stats())
-    }
-
-    /// What the backend was made with.
-    pub fn context(&self) -> BackendContext {
-        self.watchdog.context()
-    }
-
-    /// What the store promises.
-    pub fn profile(&self) -> &Profile {
-        self.store.profile()
-    }
-
-    /// See [`Bench::ttl_on`].
-    pub fn ttl(&self) -> Duration {
-        self.bench.0.upgrade().map_or(Duration::from_secs(1), |inner| Bench(inner).ttl_on(self.profile()))
-    }
-
-    /// A ttl that outlives the case.
-    pub fn long_ttl(&self) -> Duration {
-        Duration::from_secs(300).min(self.profile().ttl_max)
-    }
-
-    /// A request of a fresh owner, sent now.
-    pub fn request(&self, name: &LeaseName, ttl: Duration) -> AcquireRequest {
-        AcquireRequest::new(name.clone(), OwnerId::random(), ttl, self.context().now())
-    }
-
-    /// One attempt.
-    ///
-    /// # Errors
-    /// The backend's.
-    pub async fn attempt(&self, request: &AcquireRequest) -> Result<Attempt, Failed> {
-        let mut request = request.clone();
-        request.sent_at = self.context().now();
-        Ok(self.store.acquire(&request).await?)
-    }
-
-    /// An attempt that must be granted.
-    ///
-    /// # Errors
-    /// [`Failed`] when it is refused.
-    pub async fn granted(&self, request: &AcquireRequest) -> Result<Grant, Failed> {
-        let grant = take!(self.attempt(request).await?, Attempt::Granted(g) => g, "refused");
-        check!(grant.name == request.name, "the grant is for {:?}", grant.name);
-        check!(grant.owner == request.owner, "the grant is another owner's");
-        check!(grant.ttl >= request.store_ttl, "granted {:?} of {:?}", grant.ttl, request.store_ttl);
-        Ok(grant)
-    }
-
-    /// A grant of `name` to a fresh owner.
-    ///
-    /// # Errors
-    /// [`Failed`] when it is refused.
-    pub async fn grant(&self, name: &LeaseName, ttl: Duration) -> Result<Grant, Failed> {
-        self.granted(&self.request(name, ttl)).await
-    }
-
-    /// An attempt of a fresh owner that must be refused.
-    ///
-    /// # Errors
-    /// [`Failed`] when it is granted.
-    pub async fn refused(&self, name: &LeaseName, ttl: Duration) -> Result<Contention, Failed> {
-        let request = self.request(name, ttl);
-        Ok(take!(self.attempt(&request).await?, Attempt::Held(c) => c, "granted beside a holder"))
-    }
-
-    /// Whether `name` is free: takes it and gives it back.
-    ///
-    /// # Errors
-    /// The backend's.
-    pub async fn is_free(&self, name: &LeaseName) -> Result<Option<Token>, Failed> {
-        match self.attempt(&self.request(name, self.long_ttl())).await? {
-            Attempt::Held(_) => Ok(None),
-            Attempt::Granted(grant) => {
-                self.release(&grant.claim()).await?;
-                Ok(Some(grant.token))
-            }
-        }
-    }
-
-    /// One release.
-    ///
-    /// # Errors
-    /// The backend's.
-    pub async fn release(&self, claim: &Claim) -> Result<Released, Failed> {
-        self.release_keeping(claim, Duration::ZERO).await
-    }
-
-    /// One release that keeps the name taken for `keep_for`.
-    ///
-    /// # Errors
-    /// The backend's.
-    pub async fn release_keeping(&self, claim: &Claim, keep_for: Duration) -> Result<Released, Failed> {
-        let mut request = ReleaseRequest::new(claim.clone(), self.context().now());
-        request.keep_for = keep_for;
-        Ok(self.store.release(&request).await?)
-    }
-
-    /// One renewal alone in its batch.
-    ///
-    /// # Errors
-    /// The backend's, and [`Failed`] for anything but one answer.
-    pub async fn renew(&self, claim: &Claim, ttl: Duration) -> Result<RenewAnswer, Failed> {
-        let renewal = [Renewal::new(claim.clone(), ttl, self.context().now())];
-        let mut answers = self.store.renew(&renewal).await;
-        check!(answers.len() == 1, "{} answers to one renewal", answers.len());
-        Ok(answers.remove(0)?)
-    }
-
-    /// The name as the store holds it.
-    ///
-    /// # Errors
-    /// The backend's.
-    pub async fn store_inspect(&self, name: &LeaseName) -> Result<Inspection, Failed> {
-        Ok(self.store.inspect(name).await?)
-    }
-
-    /// The admin facet, if there is one.
-    pub fn store_admin(&self) -> Option<&dyn LeaseAdmin> {
-        self.store.facets().admin
-    }
-
-    /// The admin facet.
-    ///
-    /// # Errors
-    /// [`Failed`] without one: the case needs [`crate::Need::Admin`].
-    pub fn admin(&self) -> Result<&dyn LeaseAdmin, Failed> {
-        self.store.facets().admin.ok_or_else(|| Failed::new("no admin facet"))
-    }
-
-    /// The fenced values.
-    ///
-    /// # Errors
-    /// [`Failed`] without them: the case needs [`crate::Need::Fenced`].
-    pub fn fenced(&self) -> Result<&dyn FencedStore, Failed> {
-        self.store.facets().fenced.ok_or_else(|| Failed::new("no fenced values"))
-    }
-
-    /// Settings with [`Node::ttl`].
-    pub fn settings(&self) -> Settings {
-        Settings::new().ttl(self.ttl())
-    }
-
-    /// A lease by one try that must be granted.
-    ///
-    /// # Errors
-    /// [`Failed`] when it is refused.
-    pub async fn lease(&self, name: &LeaseName, settings: &Settings) -> Result<Lease, Failed> {
-        Ok(take!(self.client.try_acquire(name, settings).await?, TryAcquire::Granted(l) => l, "refused"))
-    }
-}
-
 impl std::fmt::Debug for Bench {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Bench").field("case", &self.0.case).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Node {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Node").field("store", &self.store).finish_non_exhaustive()
     }
 }

@@ -27,6 +27,8 @@ pub const CASES: &[Case] = cases! {
 
     "fence/token_strictly_increases" needs [] proven_by [StuckToken, ReleasedTokenForgotten]
         => fence::token_strictly_increases;
+    "fence/token_survives_a_reconnect" needs [] proven_by [StuckToken, ReleasedTokenForgotten]
+        => fence::token_survives_a_reconnect;
     "fence/token_is_not_below_the_wall_clock" needs [ValueTokens] proven_by [TokenWithoutClock]
         => fence::token_is_not_below_the_wall_clock;
     "fence/grant_exceeds_its_floor" needs [ValueTokens] proven_by [TokenFloorIgnored]

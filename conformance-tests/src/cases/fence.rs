@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Fenced, RenewAnswer, Renewal, Token};
+use leasehold_core::{Expiry, Fenced, LeaseBackend, Released, RenewAnswer, Renewal, Token};
 
 use super::becomes_free;
 use crate::case::{check, take};
@@ -31,6 +31,29 @@ pub(crate) async fn token_strictly_increases(bench: Bench) -> Result<(), Failed>
     rises(a.grant(&name, a.profile().ttl_min).await?.token)?;
     becomes_free(&bench, &b, &name, a.profile().ttl_min * 3).await?;
     rises(b.grant(&name, b.long_ttl()).await?.token)
+}
+
+/// I2: a token is larger than those that an earlier connection was granted, and what that one held
+/// is still held.
+pub(crate) async fn token_survives_a_reconnect(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let (freed, held) = (bench.name(), bench.name());
+    let before = a.grant(&freed, a.long_ttl()).await?;
+    a.release(&before.claim()).await?;
+    let kept = a.grant(&held, a.long_ttl()).await?;
+    a.store.close().await;
+    let b = bench.node().await?;
+    let after = b.grant(&freed, b.long_ttl()).await?;
+    check!(after.token > before.token, "token {} after {}", after.token, before.token);
+    // A session store ends what its session held.
+    if b.profile().expiry == Expiry::Ttl {
+        b.refused(&held, b.ttl()).await?;
+        let released = b.release(&kept.claim()).await?;
+        take!(released, Released::Released => (), "the owner over another connection");
+    }
+    let next = b.grant(&held, b.ttl()).await?;
+    check!(next.token > kept.token, "token {} after {}", next.token, kept.token);
+    Ok(())
 }
 
 /// I2: the wall clock is the floor of a value store's tokens, which survives a lost counter.
@@ -85,7 +108,7 @@ pub(crate) async fn renewal_honours_a_floor(bench: Bench) -> Result<(), Failed> 
     let floor = Token::new(grant.token.get() + 1_000_000_000_000)?;
     let mut renewal = Renewal::new(grant.claim(), a.long_ttl(), bench.now());
     renewal.token_floor = Some(floor);
-    let answers = leasehold_core::LeaseBackend::renew(&a.store, &[renewal]).await;
+    let answers = a.store.renew(&[renewal]).await;
     check!(matches!(answers[..], [Ok(RenewAnswer::Renewed { .. })]), "not renewed: {answers:?}");
     let seen = a.store_inspect(&name).await?.holder().map(|h| h.token);
     check!(seen >= Some(floor), "the record's token is {seen:?} at a floor of {floor}");
