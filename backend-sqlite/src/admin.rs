@@ -9,6 +9,7 @@ use sqlx::Row as _;
 use crate::SCHEME;
 use crate::backend::{SqliteBackend, end_us, micros, now_us};
 use crate::error::{native, refused};
+use crate::line::Driver;
 use crate::record::Look;
 use crate::schema;
 
@@ -28,9 +29,16 @@ impl LeaseAdmin for SqliteBackend {
         let file = store.file(OP).await?;
         let after = page.after.as_ref().map_or("", LeaseName::as_str);
         let limit = page.limit.min(Page::LIMIT_MAX) as i64;
+        let (prefix, after) = (prefix.to_owned(), after.to_owned());
+        let clock_id = store.clock_id.clone();
         let rows = store
-            .persist(OP, &file.reader, store.give_up(None), |now| {
-                sqlx::query(LIST).bind(prefix).bind(after).bind(limit).bind(&store.clock_id).bind(now_us(now))
+            .persist(OP, &file.reader, store.give_up(None), move |now| {
+                sqlx::query(LIST)
+                    .bind(prefix.clone())
+                    .bind(after.clone())
+                    .bind(limit)
+                    .bind(clock_id.clone())
+                    .bind(now_us(now))
             })
             .await?;
         let now = store.now();
@@ -62,16 +70,17 @@ impl LeaseAdmin for SqliteBackend {
             return Ok(Released::AlreadyReleased);
         };
         let keep = request.keep_for;
+        let (wanted, clock_id) = (request.clone(), store.clock_id.clone());
         let rows = store
-            .persist(OP, &file.writer, store.give_up(None), |now| {
+            .persist(OP, &file.writer, store.give_up(None), move |now| {
                 sqlx::query(FORCE_RELEASE)
-                    .bind(request.name.as_str())
-                    .bind(request.token.as_i64())
+                    .bind(wanted.name.as_str().to_owned())
+                    .bind(wanted.token.as_i64())
                     .bind(if keep.is_zero() { 0 } else { end_us(now, keep) })
                     .bind(micros(keep))
-                    .bind(&store.clock_id)
-                    .bind(&request.by)
-                    .bind(&request.reason)
+                    .bind(clock_id.clone())
+                    .bind(wanted.by.clone())
+                    .bind(wanted.reason.clone())
             })
             .await
             .map_err(|e| e.with_name(&request.name))?;
@@ -90,7 +99,7 @@ impl LeaseAdmin for SqliteBackend {
         let store = &self.store;
         let file = store.file("raise_floor").await?;
         store
-            .persist("raise_floor", &file.writer, store.give_up(None), |_| {
+            .persist("raise_floor", &file.writer, store.give_up(None), move |_| {
                 sqlx::query(RAISE_FLOOR).bind(token.as_i64())
             })
             .await
@@ -115,12 +124,11 @@ impl LeaseAdmin for SqliteBackend {
         const OP: &str = "prepare";
         let store = &self.store;
         let file = store.file(OP).await?;
-        let (writer, config) = (file.writer.clone(), store.config.clone());
-        store
-            .on_io(OP, async move {
-                let mut turn = writer.lock_owned(OP).await?;
+        let (mode, limit) = (store.config.schema, store.config.busy_timeout);
+        file.writer
+            .run(OP, Driver::Io, async move |mut turn| {
                 let connection = turn.connection().map_err(|e| native(OP, e))?;
-                schema::ensure(OP, connection, config.schema, config.busy_timeout).await
+                schema::ensure(OP, connection, mode, limit).await
             })
             .await
     }

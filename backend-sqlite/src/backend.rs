@@ -12,8 +12,9 @@ use leasehold_core::{
 };
 use sqlx::Row as _;
 
-use crate::core::{Counters, File, Query, Store};
+use crate::core::{Counters, File, Store};
 use crate::error::{is_busy, native};
+use crate::line::{Driver, Query, Turn};
 use crate::record::{Look, Standing};
 use crate::waiter::SqliteWaiter;
 use crate::{SCHEME, SqliteConfig};
@@ -87,6 +88,13 @@ impl SqliteBackend {
         self.store.counters()
     }
 
+    /// Walks over the next piece of the names and collects what nobody holds, as grants do now and then.
+    #[doc(hidden)]
+    pub async fn collect(&self) -> Result<(), BackendError> {
+        let file = self.store.file("collect").await?;
+        crate::upkeep::pass(&self.store, &file).await
+    }
+
     /// The id of the clock that rows are dated by.
     #[doc(hidden)]
     pub fn clock_id(&self) -> &str {
@@ -125,13 +133,13 @@ fn release_sql() -> &'static str {
     RELEASE
 }
 
-fn acquire_query<'q>(store: &'q Store, request: &'q AcquireRequest, now: BootTime) -> Query<'q> {
+fn acquire_query(store: &Store, request: &AcquireRequest, now: BootTime) -> Query {
     sqlx::query(acquire_sql())
-        .bind(request.name.as_str())
+        .bind(request.name.as_str().to_owned())
         .bind(hex(&request.owner))
         .bind(now_us(now))
         .bind(micros(request.store_ttl))
-        .bind(&store.clock_id)
+        .bind(store.clock_id.clone())
         .bind(request.holder_info.to_json())
         .bind(request.token_floor.map_or(0, Token::as_i64))
         .bind(end_us(now, request.store_ttl))
@@ -156,17 +164,27 @@ fn push_json(out: &mut String, text: &str) {
     out.push('"');
 }
 
+/// What became of one attempt.
+enum Tried {
+    Granted(Token),
+    /// The file was busy, and a look told that the name is another owner's.
+    Held(Contention),
+    /// By the statement; a look tells by whom.
+    Refused,
+}
+
 impl Store {
     /// One name as it stands now.
     pub(crate) async fn look(
-        &self,
+        self: &Arc<Self>,
         file: &File,
         op: &'static str,
         name: &LeaseName,
     ) -> Result<Look, BackendError> {
+        let (wanted, clock_id) = (name.as_str().to_owned(), self.clock_id.clone());
         let rows = self
-            .persist(op, &file.reader, self.give_up(None), |_| {
-                sqlx::query(LOOK).bind(name.as_str()).bind(&self.clock_id)
+            .persist(op, &file.reader, self.give_up(None), move |_| {
+                sqlx::query(LOOK).bind(wanted.clone()).bind(clock_id.clone())
             })
             .await?;
         match rows.first() {
@@ -177,44 +195,64 @@ impl Store {
 
     /// Sends the attempt until the file is not busy; the token, or who is in the way.
     async fn attempt(
-        &self,
-        file: &File,
+        self: &Arc<Self>,
+        file: &Arc<File>,
         request: &AcquireRequest,
     ) -> Result<Result<Token, Option<Contention>>, BackendError> {
-        const OP: &str = "acquire";
+        let (store, looked, wanted) = (Arc::clone(self), Arc::clone(file), request.clone());
         let give_up = self.give_up(Some(request.store_ttl));
-        let mut turn = file.writer.lock(OP).await?;
+        let tried = file
+            .writer
+            .run("acquire", Driver::Caller, async move |turn| {
+                store.granted(turn, &looked, &wanted, give_up).await
+            })
+            .await?;
+        match tried {
+            Tried::Granted(token) => Ok(Ok(token)),
+            Tried::Held(seen) => Ok(Err(Some(seen))),
+            Tried::Refused => Ok(Err(self.refusal(file, request).await?)),
+        }
+    }
+
+    async fn granted(
+        self: &Arc<Self>,
+        mut turn: Turn,
+        file: &File,
+        request: &AcquireRequest,
+        give_up: BootTime,
+    ) -> Result<Tried, BackendError> {
+        const OP: &str = "acquire";
         loop {
-            let rows = match turn.once(&self.calls, acquire_query(self, request, self.now())).await {
-                Ok(rows) => rows,
+            match turn.once(&self.calls, acquire_query(self, request, self.now())).await {
+                Ok(rows) => {
+                    let Some(row) = rows.first() else { return Ok(Tried::Refused) };
+                    let token: i64 = row.try_get(0).map_err(|e| native(OP, e))?;
+                    return Token::try_from(token).map(Tried::Granted).map_err(|e| {
+                        let message = format!("the store granted a token that is none ({e})");
+                        BackendError::new(ErrorKind::TokenRegression, Effect::Unknown, SCHEME, OP, message)
+                    });
+                }
                 Err(e) if is_busy(&e) => {
                     // Looking waits for no writer: whoever is told "held" need not wait for the file.
                     if let Ok(Some(seen)) = self.seen(file, request).await {
-                        return Ok(Err(Some(seen)));
+                        return Ok(Tried::Held(seen));
                     }
                     if self.now() >= give_up || !matches!(self.same_file(OP), Ok(Ok(_))) {
                         return Err(native(OP, e));
                     }
-                    continue;
+                    turn.refuse_abandoned(OP)?;
                 }
                 Err(e) => return Err(native(OP, e)),
-            };
-            drop(turn);
-            return match rows.first() {
-                None => Ok(Err(self.refusal(file, request).await?)),
-                Some(row) => {
-                    let token: i64 = row.try_get(0).map_err(|e| native(OP, e))?;
-                    Token::try_from(token).map(Ok).map_err(|e| {
-                        let message = format!("the store granted a token that is none ({e})");
-                        BackendError::new(ErrorKind::TokenRegression, Effect::Unknown, SCHEME, OP, message)
-                    })
-                }
-            };
+            }
         }
     }
 
     /// Another owner's hold, as a look sees it.
-    async fn seen(&self, file: &File, request: &AcquireRequest) -> Result<Option<Contention>, BackendError> {
+    async fn seen(
+        self: &Arc<Self>,
+        file: &File,
+        request: &AcquireRequest,
+    ) -> Result<Option<Contention>, BackendError> {
         let look = self.look(file, "acquire", &request.name).await?;
         if look.row.as_ref().is_some_and(|row| row.owner == Some(request.owner)) {
             return Ok(None);
@@ -225,7 +263,7 @@ impl Store {
     /// Why an attempt was refused; none when nothing is in the way any more. A row of another clock is
     /// sighted.
     async fn refusal(
-        &self,
+        self: &Arc<Self>,
         file: &File,
         request: &AcquireRequest,
     ) -> Result<Option<Contention>, BackendError> {
@@ -235,13 +273,10 @@ impl Store {
         if let Some(row) = &look.row
             && let Standing::Taken { unsighted: true, remaining } = row.standing(&self.clock_id, now)
         {
-            self.persist("acquire", &file.writer, self.give_up(Some(request.store_ttl)), |_| {
-                sqlx::query(SIGHT)
-                    .bind(row.name.as_str())
-                    .bind(&self.clock_id)
-                    .bind(row.token.as_i64())
-                    .bind(row.seq)
-                    .bind(end_us(now, remaining))
+            let (name, clock_id) = (row.name.as_str().to_owned(), self.clock_id.clone());
+            let (token, seq, until) = (row.token.as_i64(), row.seq, end_us(now, remaining));
+            self.persist("acquire", &file.writer, self.give_up(Some(request.store_ttl)), move |_| {
+                sqlx::query(SIGHT).bind(name.clone()).bind(clock_id.clone()).bind(token).bind(seq).bind(until)
             })
             .await?;
         }
@@ -250,7 +285,7 @@ impl Store {
 
     /// One statement for the batch; what it renewed, by name and owner.
     async fn renew_batch(
-        &self,
+        self: &Arc<Self>,
         file: &File,
         renewals: &[Renewal],
     ) -> Result<HashSet<(String, String)>, BackendError> {
@@ -267,9 +302,10 @@ impl Store {
         }
         batch.push(']');
         let shortest = renewals.iter().map(|renewal| renewal.store_ttl).min();
+        let clock_id = self.clock_id.clone();
         let rows = self
-            .persist(OP, &file.renewer, self.give_up(shortest), |now| {
-                sqlx::query(RENEW).bind(&batch).bind(now_us(now)).bind(&self.clock_id)
+            .persist(OP, &file.renewer, self.give_up(shortest), move |now| {
+                sqlx::query(RENEW).bind(batch.clone()).bind(now_us(now)).bind(clock_id.clone())
             })
             .await?;
         let pair = |row: &sqlx::sqlite::SqliteRow| Ok((row.try_get(0)?, row.try_get(1)?));
@@ -278,7 +314,7 @@ impl Store {
 
     /// Why grants were not renewed, in their order.
     async fn not_renewed(
-        &self,
+        self: &Arc<Self>,
         file: &File,
         renewals: &[&Renewal],
     ) -> Vec<Result<RenewAnswer, BackendError>> {
@@ -289,9 +325,10 @@ impl Store {
             push_json(&mut names, renewal.claim.name.as_str());
         }
         names.push(']');
+        let clock_id = self.clock_id.clone();
         let looked = self
-            .persist(OP, &file.reader, self.give_up(None), |_| {
-                sqlx::query(LOOK_MANY).bind(&names).bind(&self.clock_id)
+            .persist(OP, &file.reader, self.give_up(None), move |_| {
+                sqlx::query(LOOK_MANY).bind(names.clone()).bind(clock_id.clone())
             })
             .await;
         let rows = match looked {
@@ -317,7 +354,11 @@ impl Store {
             .collect()
     }
 
-    async fn renew_all(&self, file: &File, renewals: &[Renewal]) -> Vec<Result<RenewAnswer, BackendError>> {
+    async fn renew_all(
+        self: &Arc<Self>,
+        file: &File,
+        renewals: &[Renewal],
+    ) -> Vec<Result<RenewAnswer, BackendError>> {
         let renewed = match self.renew_batch(file, renewals).await {
             Ok(renewed) => renewed,
             // One exhausted token refuses the whole statement: find out whose it is.
@@ -399,14 +440,16 @@ impl LeaseBackend for SqliteBackend {
         let Ok(file) = store.same_file("release")? else { return Ok(Released::AlreadyReleased) };
         let keep = request.keep_for;
         let until = if keep.is_zero() { 0 } else { end_us(request.sent_at, keep) };
+        let (name, clock_id) = (claim.name.as_str().to_owned(), store.clock_id.clone());
+        let owner = hex(&claim.owner);
         let rows = store
-            .persist("release", &file.writer, store.give_up(None), |_| {
+            .persist("release", &file.writer, store.give_up(None), move |_| {
                 sqlx::query(release_sql())
-                    .bind(claim.name.as_str())
-                    .bind(hex(&claim.owner))
+                    .bind(name.clone())
+                    .bind(owner.clone())
                     .bind(until)
                     .bind(micros(keep))
-                    .bind(&store.clock_id)
+                    .bind(clock_id.clone())
             })
             .await
             .map_err(|e| e.with_name(&claim.name))?;

@@ -1,11 +1,10 @@
 //! Connections and calls: one writer, one for renewals, one reader; opened on one file, watched for its
 //! removal, and made anew on the next one.
 //!
-//! * **Writer**: acquires and releases, one after another. A statement that was sent is finished by SQLite's
-//!   own thread even when nobody waits for it any more, and the next one stands behind it: a release is
-//!   ordered after the acquire that was abandoned before it (I7).
-//! * **Renewer**: renewals only, so that nothing of ours stands before them. SQLite has one writer for the
-//!   whole file, so other people's transactions still may.
+//! * **Writer**: acquires and releases, one after another: a release is ordered after the acquire that was
+//!   abandoned before it (I7).
+//! * **Renewer**: renewals only, so that nothing of ours stands before them; the writer gives way to them. SQLite
+//!   has one writer for the whole file, so other people's transactions still may stand there.
 //! * **Reader**: looks. In write-ahead mode they wait for nobody.
 //!
 //! A busy file is asked again every [`BUSY_SLICE`] until the call's own limit, by this code rather than by
@@ -15,7 +14,7 @@
 //! What can go wrong, and where it is handled:
 //! * The file is removed or replaced: [`Store::file`] opens the new one; [`Store::same_file`] tells renewals
 //!   that the old one is gone.
-//! * A connection breaks: its slot is emptied, and the next call makes it anew ([`Line::lock`]).
+//! * A connection breaks: its slot is emptied, and the next call makes it anew ([`crate::line`]).
 //! * The path changes between the look at it and the opening: looked at again after the opening.
 
 use std::fmt;
@@ -25,20 +24,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use leasehold_core::{BackendContext, BackendError, BootTime, ErrorKind, OwnerId};
-use sqlx::sqlite::{
-    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
-};
-use sqlx::{ConnectOptions, Connection, Sqlite};
-use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
+use tokio::sync::{Mutex, watch};
 
 use crate::clock_id::clock_id;
-use crate::error::{closed, is_broken, is_busy, native, refused};
+use crate::error::{closed, is_busy, native, refused};
 use crate::file::{self, Compared, Identity, Place};
+use crate::line::{Driver, Line, Query, Turn, Way};
 use crate::watch::{Commits, Hub};
 use crate::{SqliteConfig, schema};
-
-/// A statement with its arguments.
-pub(crate) type Query<'q> = sqlx::query::Query<'q, Sqlite, SqliteArguments>;
 
 /// How long SQLite's own busy handler waits before this code looks at the call's limit again. Its naps grow
 /// to 10 ms within it.
@@ -168,31 +163,26 @@ impl Store {
     }
 
     /// Sends a statement until the file is not busy, or until `give_up`. `make` is told the time of each try.
-    pub(crate) async fn persist<'q>(
-        &self,
+    pub(crate) async fn persist(
+        self: &Arc<Self>,
         op: &'static str,
         line: &Line,
         give_up: BootTime,
-        make: impl Fn(BootTime) -> Query<'q>,
+        make: impl Fn(BootTime) -> Query + Send + 'static,
     ) -> Result<Vec<SqliteRow>, BackendError> {
-        let mut turn = line.lock(op).await?;
-        loop {
-            let now = self.now();
-            match turn.once(&self.calls, make(now)).await {
-                Err(e) if is_busy(&e) && self.now() < give_up => self.refuse_closed(op)?,
-                answer => return answer.map_err(|e| native(op, e)),
+        let store = Arc::clone(self);
+        line.run(op, Driver::Caller, async move |mut turn: Turn| {
+            loop {
+                match turn.once(&store.calls, make(store.now())).await {
+                    Err(e) if is_busy(&e) && store.now() < give_up => {
+                        store.refuse_closed(op)?;
+                        turn.refuse_abandoned(op)?;
+                    }
+                    answer => return answer.map_err(|e| native(op, e)),
+                }
             }
-        }
-    }
-
-    /// Runs `work` to its end on the I/O runtime, whoever stops waiting for it: for transactions of several
-    /// statements, which hold the write lock from one to the next.
-    pub(crate) async fn on_io<T: Send + 'static>(
-        &self,
-        op: &'static str,
-        work: impl Future<Output = Result<T, BackendError>> + Send + 'static,
-    ) -> Result<T, BackendError> {
-        self.context.io().spawn(work).await.unwrap_or_else(|_| Err(closed(op)))
+        })
+        .await
     }
 
     /// Ends the connections in order. Idempotent.
@@ -203,14 +193,10 @@ impl Store {
 }
 
 impl File {
-    /// Ends the connections, after the call that each is at.
+    /// Ends the connections, after the calls that were made before.
     async fn close(&self) {
         for line in [&self.writer, &self.renewer, &self.reader] {
-            let connection = line.connection.lock().await.take();
-            if let Some(connection) = connection {
-                // It has no transaction open, and what it committed is in the log.
-                let _ = connection.close().await;
-            }
+            line.close().await;
         }
     }
 }
@@ -218,75 +204,6 @@ impl File {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("path", &self.place.database).finish_non_exhaustive()
-    }
-}
-
-/// A connection, and the line of those who wait for it: first come, first served.
-#[derive(Clone)]
-pub(crate) struct Line {
-    connection: Arc<Mutex<Option<SqliteConnection>>>,
-    options: Arc<SqliteConnectOptions>,
-    /// What must be there for a connection to be made anew.
-    expected: (Identity, Place),
-}
-
-impl Line {
-    /// Waits for the connection, and makes it if there is none.
-    pub(crate) async fn lock(&self, op: &'static str) -> Result<Turn<MutexGuard<'_, Slot>>, BackendError> {
-        let mut slot = self.connection.lock().await;
-        self.fill(op, &mut slot).await?;
-        Ok(Turn(slot))
-    }
-
-    /// As [`Line::lock`], for a task of its own.
-    pub(crate) async fn lock_owned(
-        &self,
-        op: &'static str,
-    ) -> Result<Turn<OwnedMutexGuard<Slot>>, BackendError> {
-        let mut slot = Arc::clone(&self.connection).lock_owned().await;
-        self.fill(op, &mut slot).await?;
-        Ok(Turn(slot))
-    }
-
-    async fn fill(&self, op: &'static str, slot: &mut Slot) -> Result<(), BackendError> {
-        if slot.is_some() {
-            return Ok(());
-        }
-        let made = self.options.connect().await.map_err(|e| native(op, e))?;
-        let (identity, place) = &self.expected;
-        if let Compared::Changed(what) = identity.compare(place, op)? {
-            return Err(refused(op, ErrorKind::Unavailable, format!("{what}: ask again")));
-        }
-        *slot = Some(made);
-        Ok(())
-    }
-}
-
-/// Where a connection is, or is to be.
-pub(crate) type Slot = Option<SqliteConnection>;
-
-/// The use of a connection until it is dropped.
-pub(crate) struct Turn<G>(G);
-
-impl<G: std::ops::DerefMut<Target = Slot>> Turn<G> {
-    /// Sends one statement and takes all its rows: only then is it known whether it was committed.
-    pub(crate) async fn once(
-        &mut self,
-        count: &AtomicU64,
-        query: Query<'_>,
-    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
-        let Some(connection) = self.0.as_mut() else { return Err(sqlx::Error::WorkerCrashed) };
-        count.fetch_add(1, Ordering::Relaxed);
-        let answer = query.fetch_all(connection).await;
-        if answer.as_ref().is_err_and(is_broken) {
-            *self.0 = None;
-        }
-        answer
-    }
-
-    /// The connection itself, for a transaction.
-    pub(crate) fn connection(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
-        self.0.as_mut().ok_or(sqlx::Error::WorkerCrashed)
     }
 }
 
@@ -326,7 +243,7 @@ async fn open(
     context: BackendContext,
     path: PathBuf,
 ) -> Result<File, BackendError> {
-    let options = Arc::new(options(&config, &path));
+    let options = options(&config, &path);
     let place = Place::new(path);
     for _ in 0..OPENINGS_MAX {
         let before = Identity::of(&place).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
@@ -338,16 +255,15 @@ async fn open(
         if identity.database != before.database {
             continue;
         }
-        let line = |connection| Line {
-            connection: Arc::new(Mutex::new(connection)),
-            options: Arc::clone(&options),
-            expected: (identity, place.clone()),
+        let renewals = watch::Sender::new(0);
+        let line = |connection, way| {
+            Line::new(connection, &options, (identity, place.clone()), way, context.clone())
         };
         return Ok(File {
             identity,
-            writer: line(Some(writer)),
-            renewer: line(Some(renewer)),
-            reader: line(None),
+            writer: line(Some(writer), Way::Given(renewals.clone())),
+            renewer: line(Some(renewer), Way::Announced(renewals)),
+            reader: line(None, Way::Free),
             hub: Hub::of(identity.database),
             commits: Commits::new(&context, &place),
         });

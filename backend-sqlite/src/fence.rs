@@ -15,10 +15,11 @@ use leasehold_core::{
 };
 use sqlx::{Connection, Row as _, SqliteConnection};
 
+use crate::SCHEME;
 use crate::backend::SqliteBackend;
-use crate::core::{File, Store};
+use crate::core::Store;
 use crate::error::{is_busy, native, native_code};
-use crate::{SCHEME, core};
+use crate::line::{Driver, Turn};
 
 const TABLES: &str = include_str!("sql/schema_fence.sql");
 const ADVANCE: &str = include_str!("sql/fence_advance.sql");
@@ -126,14 +127,13 @@ enum Change {
 /// One transaction: the mark, then the change, tried until the file is not busy.
 async fn change(
     store: Arc<Store>,
-    file: Arc<File>,
+    mut turn: Turn,
     op: &'static str,
     name: LeaseName,
     token: Token,
     change: Change,
 ) -> Result<Fenced, BackendError> {
     let give_up = store.give_up(None);
-    let mut turn = file.writer.lock_owned(op).await?;
     loop {
         match try_change(&mut turn, &name, token, &change).await {
             Ok(()) => return Ok(Fenced::Accepted),
@@ -157,8 +157,8 @@ async fn change(
     }
 }
 
-async fn try_change<G: std::ops::DerefMut<Target = core::Slot> + Send>(
-    turn: &mut core::Turn<G>,
+async fn try_change(
+    turn: &mut Turn,
     name: &LeaseName,
     token: Token,
     change: &Change,
@@ -188,7 +188,9 @@ impl SqliteBackend {
         what: Change,
     ) -> Result<Fenced, BackendError> {
         let file = self.store.file(op).await?;
-        self.store.on_io(op, change(Arc::clone(&self.store), file, op, name.clone(), token, what)).await
+        let (store, name) = (Arc::clone(&self.store), name.clone());
+        let job = async move |turn| change(store, turn, op, name, token, what).await;
+        file.writer.run(op, Driver::Io, job).await
     }
 
     async fn fenced_rows(
@@ -200,12 +202,16 @@ impl SqliteBackend {
     ) -> Result<Vec<sqlx::sqlite::SqliteRow>, BackendError> {
         let store = &self.store;
         let file = store.file(op).await?;
-        let mut turn = file.reader.lock(op).await?;
-        match turn.once(&store.calls, sqlx::query(sql).bind(name.as_str()).bind(argument)).await {
-            // Nothing was ever written under any name.
-            Err(e) if native_code(&e) == Some(1) => Ok(Vec::new()),
-            answer => answer.map_err(|e| native(op, e).with_name(name)),
-        }
+        let (lookup, argument) = (name.as_str().to_owned(), argument.to_owned());
+        let counted = Arc::clone(store);
+        let job = async move |mut turn: Turn| {
+            match turn.once(&counted.calls, sqlx::query(sql).bind(lookup).bind(argument)).await {
+                // Nothing was ever written under any name.
+                Err(e) if native_code(&e) == Some(1) => Ok(Vec::new()),
+                answer => answer.map_err(|e| native(op, e)),
+            }
+        };
+        file.reader.run(op, Driver::Caller, job).await.map_err(|e| e.with_name(name))
     }
 }
 

@@ -10,6 +10,7 @@ mod core;
 mod error;
 mod fence;
 mod file;
+mod line;
 mod record;
 mod schema;
 mod upkeep;

@@ -17,8 +17,9 @@ use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use crate::backend::{end_us, now_us};
-use crate::core::{Countdown, File, Query, Store};
+use crate::core::{Countdown, File, Store};
 use crate::error::native;
+use crate::line::{Driver, Query, Turn};
 
 /// One pass for so many grants, on average.
 const EVERY: u32 = 256;
@@ -76,12 +77,11 @@ pub(crate) fn after_grant(store: &Arc<Store>, file: &Arc<File>) {
 }
 
 /// One window.
-async fn pass(store: &Store, file: &File) -> Result<(), BackendError> {
+pub(crate) async fn pass(store: &Arc<Store>, file: &File) -> Result<(), BackendError> {
     let after = store.upkeep.after.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let window = send(store, file, Kind::Look, |now| {
-        sqlx::query(LOOK).bind(&after).bind(WINDOW).bind(&store.clock_id).bind(now_us(now))
-    })
-    .await?;
+    let clock_id = &store.clock_id;
+    let query = sqlx::query(LOOK).bind(after.clone()).bind(WINDOW).bind(clock_id.clone());
+    let window = send(store, file, Kind::Look, move |now| query.bind(now_us(now))).await?;
     let Some(window) = window.first() else { return Ok(()) };
     let column = |n: usize| window.try_get::<i64, _>(n).map_err(|e| native(OP, e));
     let (scanned, free, unsighted) = (column(1)?, column(2)?, column(3)?);
@@ -94,33 +94,29 @@ async fn pass(store: &Store, file: &File) -> Result<(), BackendError> {
         sight(store, file, &after, &last).await?;
     }
     if free > 0 {
-        send(store, file, Kind::Write, |now| {
-            sqlx::query(COLLECT).bind(&after).bind(&last).bind(&store.clock_id).bind(now_us(now))
-        })
-        .await?;
+        let query = sqlx::query(COLLECT).bind(after.clone()).bind(last.clone()).bind(clock_id.clone());
+        send(store, file, Kind::Write, move |now| query.bind(now_us(now))).await?;
     }
-    send(store, file, Kind::Write, |_| sqlx::query(SIGHTINGS).bind(&after).bind(&last).bind(SIGHTINGS_MAX))
-        .await?;
+    let query = sqlx::query(SIGHTINGS).bind(after).bind(last.clone()).bind(SIGHTINGS_MAX);
+    send(store, file, Kind::Write, move |_| query).await?;
     let next = if is_last { String::new() } else { last };
     *store.upkeep.after.lock().unwrap_or_else(PoisonError::into_inner) = next;
     Ok(())
 }
 
 /// Notes sightings of what another clock dated.
-async fn sight(store: &Store, file: &File, after: &str, last: &str) -> Result<(), BackendError> {
-    let rows = send(store, file, Kind::Look, |_| {
-        sqlx::query(UNSIGHTED).bind(after).bind(last).bind(&store.clock_id).bind(SIGHTINGS_MAX)
-    })
-    .await?;
+async fn sight(store: &Arc<Store>, file: &File, after: &str, last: &str) -> Result<(), BackendError> {
+    let clock_id = &store.clock_id;
+    let query = sqlx::query(UNSIGHTED).bind(after.to_owned()).bind(last.to_owned());
+    let query = query.bind(clock_id.clone()).bind(SIGHTINGS_MAX);
+    let rows = send(store, file, Kind::Look, move |_| query).await?;
     // Read after the versions were.
     let seen_at = store.now();
     for row in &rows {
         let Ok((name, token, seq, ttl)) = version(row) else { continue };
         let until = end_us(seen_at, std::time::Duration::from_micros(ttl));
-        send(store, file, Kind::Write, |_| {
-            sqlx::query(SIGHT).bind(&name).bind(&store.clock_id).bind(token).bind(seq).bind(until)
-        })
-        .await?;
+        let query = sqlx::query(SIGHT).bind(name).bind(clock_id.clone()).bind(token).bind(seq).bind(until);
+        send(store, file, Kind::Write, move |_| query).await?;
     }
     Ok(())
 }
@@ -137,16 +133,20 @@ enum Kind {
 }
 
 /// One statement, tried once: upkeep waits for nobody longer than SQLite's own patience.
-async fn send<'q>(
-    store: &Store,
+async fn send(
+    store: &Arc<Store>,
     file: &File,
     kind: Kind,
-    make: impl Fn(BootTime) -> Query<'q>,
+    make: impl FnOnce(BootTime) -> Query + Send + 'static,
 ) -> Result<Vec<SqliteRow>, BackendError> {
     let line = match kind {
         Kind::Look => &file.reader,
         Kind::Write => &file.writer,
     };
-    let mut turn = line.lock(OP).await?;
-    turn.once(&store.upkeep.statements, make(store.now())).await.map_err(|e| native(OP, e))
+    let counted = Arc::clone(store);
+    line.run(OP, Driver::Caller, async move |mut turn: Turn| {
+        let query = make(counted.now());
+        turn.once(&counted.upkeep.statements, query).await.map_err(|e| native(OP, e))
+    })
+    .await
 }

@@ -5,6 +5,10 @@
 //!    no writer. The name is free, or its holder is not the one that was seen: return. Else wait on.
 //! 3. The time that the seen holder had left is over: return (I9).
 //!
+//! The kernel tells of a commit when its first byte is written to the log; others see it only after the log was
+//! synchronised, which takes a disk some milliseconds. So one look is not enough: more follow, each after twice
+//! the time ([`FOLLOW_UP_MIN`] to [`FOLLOW_UP_MAX`]).
+//!
 //! Looks are spaced: a file that is written to all the time costs a waiter 60 looks a second, not one for each
 //! commit. Bell and watch are latching, and the spacing only delays a look, so that no wake-up is lost.
 
@@ -25,6 +29,11 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(1);
 /// Time between two looks while commits of others keep coming.
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(16);
 
+/// Looks that follow a commit come after this time and twice as late each, because the commit may not have been
+/// visible yet: up to this one, which slow disks need.
+const FOLLOW_UP_MIN: Duration = Duration::from_millis(1);
+const FOLLOW_UP_MAX: Duration = Duration::from_millis(64);
+
 pub(crate) struct SqliteWaiter {
     store: Arc<Store>,
     file: Arc<File>,
@@ -32,6 +41,8 @@ pub(crate) struct SqliteWaiter {
     bell: watch::Receiver<()>,
     commits: Option<watch::Receiver<u64>>,
     poll: PollWaiter,
+    /// When to look again after a commit.
+    follow_up: Option<Duration>,
     /// No look before this.
     next_look: BootTime,
     spacing: Duration,
@@ -50,6 +61,7 @@ impl SqliteWaiter {
             bell: file.hub.subscribe(name),
             commits: file.commits.subscribe(),
             poll: PollWaiter::new(store.context.clone()),
+            follow_up: None,
             next_look: store.now(),
             spacing: LOOK_EVERY_MIN,
             name: name.clone(),
@@ -108,22 +120,33 @@ impl Waiter for SqliteWaiter {
         let end = started + seen.remaining.unwrap_or(PollWaiter::PAUSE_MAX);
         let holder = seen.holder.as_ref().map(|holder| holder.token);
         loop {
-            let pause = self.poll.next_pause(seen);
+            let pause = self.follow_up.unwrap_or_else(|| self.poll.next_pause(seen));
             match self.nap((self.store.now() + pause).min(end)).await {
                 Woken::Bell => return,
-                Woken::Commit | Woken::Time => {}
+                Woken::Commit => self.follow_up = Some(FOLLOW_UP_MIN),
+                Woken::Time => {
+                    self.follow_up = self.follow_up.map(|d| d * 2).filter(|d| *d <= FOLLOW_UP_MAX);
+                }
             }
             // The bell goes on ringing through the spacing; the commits that follow are in the same look.
             while self.store.now() < self.next_look.min(end) {
                 let until = self.next_look.min(end);
-                if matches!(self.nap(until).await, Woken::Bell) {
-                    return;
+                match self.nap(until).await {
+                    Woken::Bell => return,
+                    Woken::Commit => self.follow_up = Some(FOLLOW_UP_MIN),
+                    Woken::Time => {}
                 }
             }
             // A removed file has no commits any more: the attempt opens its successor.
             let is_over = self.store.now() >= end || !matches!(self.store.same_file("wait"), Ok(Ok(_)));
-            if is_over || self.has_changed(holder).await {
+            if is_over {
                 return;
+            }
+            let time = self.store.context.sleep_until(end);
+            // A disk that takes its time must not make the waiter late.
+            match select(pin!(self.has_changed(holder)), time).await {
+                Either::Left((false, _)) => {}
+                Either::Left((true, _)) | Either::Right(_) => return,
             }
         }
     }

@@ -209,16 +209,28 @@ async fn a_full_disk_refuses_and_changes_nothing() {
     assert!(matches!(release(&backend, &first).await, Released::Released));
 }
 
+/// Undoes a mount, whatever becomes of the test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(what: &[&str], on: &Path) -> Self {
+        let done = std::process::Command::new("mount").args(what).arg(on).status().expect("mount is there");
+        assert!(done.success(), "this test needs to mount: mount {what:?} {on:?}");
+        Mounted(on.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
 /// A file system without room: the commit itself fails, and is not taken for a grant.
 #[tokio::test]
 async fn a_file_system_without_room_grants_nothing() {
     let mount = tempfile::tempdir().expect("dir");
-    let tmpfs = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=600k", "tmpfs"])
-        .arg(mount.path())
-        .status()
-        .expect("mount is there");
-    assert!(tmpfs.success(), "this test needs to mount a small tmpfs");
+    let _mounted = Mounted::new(&["-t", "tmpfs", "-o", "size=600k", "tmpfs"], mount.path());
     let watchdog = leasehold_core::Watchdog::start().expect("watchdog");
     let backend = connect(mount.path().join("leases.db"), &watchdog).await;
     let (mut granted, mut refusals) = (Vec::new(), 0);
@@ -237,9 +249,6 @@ async fn a_file_system_without_room_grants_nothing() {
     assert!(refusals > 0 && !granted.is_empty());
     let rival = raw_count(&mount.path().join("leases.db")).await;
     assert!(rival >= granted.len() as i64, "every grant is in the file: {rival} of {}", granted.len());
-    backend.close().await;
-    drop(backend);
-    let _ = std::process::Command::new("umount").arg("-l").arg(mount.path()).status();
 }
 
 async fn raw_count(path: &Path) -> i64 {
@@ -256,14 +265,8 @@ async fn a_file_that_is_a_mount_point_is_refused() {
     let fixture = Fixture::new().await;
     let target = fixture.dir.path().join("mounted.db");
     fs::write(&target, "").expect("made");
-    let bound = std::process::Command::new("mount")
-        .arg("--bind")
-        .args([fixture.path(), target.clone()])
-        .status()
-        .expect("mount is there");
-    assert!(bound.success(), "this test needs to bind-mount a file");
+    let _mounted = Mounted::new(&["--bind", fixture.path().to_str().expect("UTF-8")], &target);
     let error = refused(SqliteConfig::new(&target)).await;
-    let _ = std::process::Command::new("umount").arg(&target).status();
     assert!(error.message().contains("mount point"), "{error}");
 }
 

@@ -46,7 +46,7 @@ async fn lease_pairs(fixture: &Fixture) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "a measurement"]
 async fn a_pair_beside_two_raw_statements() {
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::on_disk().await;
     let mut raw = SqliteConnectOptions::new()
         .filename(fixture.dir.path().join("raw.db"))
         .create_if_missing(true)

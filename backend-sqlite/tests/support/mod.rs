@@ -23,8 +23,18 @@ pub struct Fixture {
 }
 
 impl Fixture {
+    /// In memory: what these tests are about is not the speed of the disk.
     pub async fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        Self::at(std::path::Path::new("/dev/shm")).await
+    }
+
+    /// On the disk of the temporary directory.
+    pub async fn on_disk() -> Self {
+        Self::at(&std::env::temp_dir()).await
+    }
+
+    async fn at(above: &std::path::Path) -> Self {
+        let dir = tempfile::tempdir_in(above).expect("a directory");
         let watchdog = Watchdog::start().expect("watchdog");
         let backend = connect(dir.path().join("leases.db"), &watchdog).await;
         Fixture { dir, watchdog, backend }

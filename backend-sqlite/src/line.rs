@@ -1,0 +1,283 @@
+//! A connection and the line of those who want it, first come, first served.
+//!
+//! A call is a **job** that owns all it needs. Alone, it is driven by its caller, without a detour. When
+//! somebody else wants the connection meanwhile, the job is driven by the I/O runtime as well, and the
+//! newcomer's job is queued there. So nobody waits for a future that is not polled: a caller that holds one back
+//! (in a `select!`, in a queue of clean-ups, on a runtime that is blocked) does not keep the connection from
+//! others.
+//!
+//! SQLite's write lock is not fair: acquires in a row could keep renewals out for long. So a renewal announces
+//! itself, and the writer of this process **gives way**: it sends nothing while a renewal is waiting, but not for
+//! longer than [`GIVE_WAY_MAX`].
+//!
+//! A statement that was sent is finished by SQLite's own thread, and what is sent next stands behind it. A job
+//! whose caller has gone sends nothing more.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, select};
+use leasehold_core::{BackendContext, BackendError, Effect, ErrorKind};
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteRow};
+use sqlx::{ConnectOptions, Sqlite};
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
+
+use crate::SCHEME;
+use crate::error::{closed, is_broken, native, refused};
+use crate::file::{Compared, Identity, Place};
+
+/// A statement with its arguments.
+pub(crate) type Query = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
+
+/// Longest time that one statement of the writer waits for renewals.
+const GIVE_WAY_MAX: Duration = Duration::from_millis(250);
+
+/// What a line has to do with the renewals of this process.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// It is theirs: its jobs are counted here.
+    Announced(watch::Sender<usize>),
+    /// It writes: its statements wait until none is counted.
+    Given(watch::Sender<usize>),
+    /// It only reads.
+    Free,
+}
+
+/// One counted job.
+struct Announced(watch::Sender<usize>);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.0.send_modify(|n| *n -= 1);
+    }
+}
+
+impl Way {
+    fn announce(&self) -> Option<Announced> {
+        match self {
+            Way::Announced(count) => {
+                count.send_modify(|n| *n += 1);
+                Some(Announced(count.clone()))
+            }
+            Way::Given(_) | Way::Free => None,
+        }
+    }
+
+    async fn give(&self, context: &BackendContext) {
+        if let Way::Given(count) = self
+            && *count.borrow() > 0
+        {
+            let mut renewals = count.subscribe();
+            let none = pin!(renewals.wait_for(|n| *n == 0));
+            select(none, context.sleep_until(context.now() + GIVE_WAY_MAX)).await;
+        }
+    }
+}
+
+/// Where a connection is, or is to be.
+type Slot = Option<SqliteConnection>;
+
+/// Who drives a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// Its caller, as long as nobody else wants the connection.
+    Caller,
+    /// The I/O runtime: for transactions of several statements, which hold the write lock in between.
+    Io,
+}
+
+/// A connection, and the line of those who wait for it.
+pub(crate) struct Line {
+    connection: Arc<tokio::sync::Mutex<Slot>>,
+    opening: Arc<Opening>,
+    queue: Mutex<Queue>,
+    way: Way,
+    context: BackendContext,
+}
+
+/// How to make the connection anew.
+struct Opening {
+    options: SqliteConnectOptions,
+    /// What must be at the path then.
+    expected: (Identity, Place),
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Jobs handed to the I/O runtime that do not have the connection yet.
+    waiting: Arc<()>,
+    /// The job that its caller drives.
+    current: Option<Shared<BoxFuture<'static, ()>>>,
+}
+
+/// The use of the connection by one job.
+pub(crate) struct Turn {
+    slot: OwnedMutexGuard<Slot>,
+    caller: Weak<()>,
+    way: Way,
+    context: BackendContext,
+}
+
+impl Line {
+    pub(crate) fn new(
+        connection: Option<SqliteConnection>,
+        options: &SqliteConnectOptions,
+        expected: (Identity, Place),
+        way: Way,
+        context: BackendContext,
+    ) -> Self {
+        let opening = Opening { options: options.clone(), expected };
+        Line {
+            connection: Arc::new(tokio::sync::Mutex::new(connection)),
+            opening: Arc::new(opening),
+            queue: Mutex::default(),
+            way,
+            context,
+        }
+    }
+
+    /// Runs a job when its turn has come.
+    ///
+    /// # Errors
+    /// The job's; that of making the connection; [`ErrorKind::Closed`] when the I/O runtime is gone.
+    pub(crate) async fn run<T, W>(
+        &self,
+        op: &'static str,
+        driver: Driver,
+        job: impl FnOnce(Turn) -> W + Send + 'static,
+    ) -> Result<T, BackendError>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, BackendError>> + Send + 'static,
+    {
+        let (answer, mut answered) = oneshot::channel();
+        let caller = Arc::new(());
+        let work = {
+            let (opening, caller) = (Arc::clone(&self.opening), Arc::downgrade(&caller));
+            let (way, context, announced) = (self.way.clone(), self.context.clone(), self.way.announce());
+            move |mut slot: OwnedMutexGuard<Slot>| async move {
+                let done = async move {
+                    opening.fill(op, &mut slot).await?;
+                    let turn = Turn { slot, caller, way, context };
+                    turn.refuse_abandoned(op)?;
+                    job(turn).await
+                };
+                let _announced = announced;
+                // A panic must not be handed to those who only help to drive.
+                if let Ok(done) = AssertUnwindSafe(done).catch_unwind().await {
+                    // Nobody may be waiting any more.
+                    let _ = answer.send(done);
+                }
+            }
+        };
+        let mine = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_alone = driver == Driver::Caller && Arc::strong_count(&queue.waiting) == 1;
+            match Arc::clone(&self.connection).try_lock_owned() {
+                Ok(slot) if is_alone => {
+                    let job = work(slot).boxed().shared();
+                    queue.current = Some(job.clone());
+                    Some(job)
+                }
+                // A slot that was taken for nothing goes back here.
+                _ => {
+                    let (waits, before) = (Arc::clone(&queue.waiting), queue.current.take());
+                    if let Some(before) = before {
+                        self.context.io().spawn(before);
+                    }
+                    let connection = Arc::clone(&self.connection);
+                    self.context.io().spawn(async move {
+                        let slot = connection.lock_owned().await;
+                        drop(waits);
+                        work(slot).await;
+                    });
+                    None
+                }
+            }
+        };
+        match mine {
+            Some(job) => {
+                job.await;
+                answered.try_recv().unwrap_or_else(|_| Err(crashed(op)))
+            }
+            // Dropped unanswered: the runtime is gone, or the job panicked.
+            None => answered.await.unwrap_or_else(|_| Err(closed(op))),
+        }
+    }
+
+    /// Ends the connection, after the jobs before.
+    pub(crate) async fn close(&self) {
+        let before = self.queue.lock().unwrap_or_else(PoisonError::into_inner).current.take();
+        if let Some(before) = before {
+            before.await;
+        }
+        let connection = self.connection.lock().await.take();
+        if let Some(connection) = connection {
+            // It has no transaction open, and what it committed is in the log.
+            let _ = sqlx::Connection::close(connection).await;
+        }
+    }
+}
+
+fn crashed(op: &'static str) -> BackendError {
+    let message = "the call ended without an answer: ask again";
+    BackendError::new(ErrorKind::Other, Effect::Unknown, SCHEME, op, message)
+}
+
+impl Opening {
+    async fn fill(&self, op: &'static str, slot: &mut Slot) -> Result<(), BackendError> {
+        if slot.is_some() {
+            return Ok(());
+        }
+        let made = self.options.connect().await.map_err(|e| native(op, e))?;
+        let (identity, place) = &self.expected;
+        if let Compared::Changed(what) = identity.compare(place, op)? {
+            return Err(refused(op, ErrorKind::Unavailable, format!("{what}: ask again")));
+        }
+        *slot = Some(made);
+        Ok(())
+    }
+}
+
+impl Turn {
+    /// Sends one statement and takes all its rows: only then is it known whether it was committed.
+    pub(crate) async fn once(
+        &mut self,
+        count: &AtomicU64,
+        query: Query,
+    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
+        self.way.give(&self.context).await;
+        let Some(connection) = self.slot.as_mut() else { return Err(sqlx::Error::WorkerCrashed) };
+        count.fetch_add(1, Ordering::Relaxed);
+        let answer = query.fetch_all(connection).await;
+        if answer.as_ref().is_err_and(is_broken) {
+            *self.slot = None;
+        }
+        answer
+    }
+
+    /// The connection itself, for a transaction.
+    pub(crate) fn connection(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
+        self.slot.as_mut().ok_or(sqlx::Error::WorkerCrashed)
+    }
+
+    /// Fails when nobody waits for the job any more: then it sends nothing more.
+    pub(crate) fn refuse_abandoned(&self, op: &'static str) -> Result<(), BackendError> {
+        if self.caller.strong_count() > 0 {
+            return Ok(());
+        }
+        // why: nothing was sent, or what was sent was refused.
+        Err(BackendError::new(
+            ErrorKind::Other,
+            Effect::None,
+            SCHEME,
+            op,
+            "nobody waits for the call any more",
+        ))
+    }
+}

@@ -1,0 +1,7 @@
+//! The suite on a SQLite file.
+
+mod harness;
+
+use leasehold_conformance::conformance_main;
+
+conformance_main!(harness::Sqlite::default);
