@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::{BootTime, Clock, LeaseClient, LeaseName, ManualClock, Profile, SystemClock, Watchdog};
 
+use crate::faulty::yield_times;
 use crate::{Failed, Fault, Faulty, Harness, Node};
 
 /// The ttl of leases that are to run out in a case, in virtual time.
@@ -155,16 +156,13 @@ impl Bench {
         for _ in 0..SETTLE_ROUNDS_MAX {
             for node in &nodes {
                 clock.settle();
-                // Behind the orders that the clock thread just sent, and once more: the I/O thread
-                // takes an order in one turn and starts its task in the next.
-                for _ in 0..3 {
-                    let _ = node.watchdog.context().io().spawn(async {}).await;
-                }
+                // Each yield lets the I/O thread take its orders and run all that is ready: one for
+                // the order that the clock thread just sent, one for the task that it starts, one
+                // for what that leaves behind.
+                let _ = node.watchdog.context().io().spawn(yield_times(3)).await;
             }
             // The case has one thread: what is ready runs before this goes on.
-            for _ in 0..3 {
-                tokio::task::yield_now().await;
-            }
+            yield_times(3).await;
             clock.settle();
             let now: Vec<_> = nodes.iter().map(Node::activity).collect();
             let quiet = before.as_ref() == Some(&now) && nodes.iter().all(|node| node.store.is_idle());

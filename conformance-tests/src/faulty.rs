@@ -225,7 +225,8 @@ impl Faulty {
     }
 }
 
-async fn yield_times(polls: u32) {
+/// Lets everything else that is ready on this runtime run, so many times.
+pub(crate) async fn yield_times(polls: u32) {
     for _ in 0..polls {
         tokio::task::yield_now().await;
     }

@@ -66,7 +66,7 @@ pub(crate) async fn holder_learns_who_revoked_and_why(bench: Bench) -> Result<()
 pub(crate) async fn forced_release_may_keep_the_name(bench: Bench) -> Result<(), Failed> {
     let (a, b) = bench.pair().await?;
     let name = bench.name();
-    let grant = a.grant(&name, a.profile().ttl_min).await?;
+    let grant = a.grant(&name, (a.ttl() / 2).max(a.profile().ttl_min)).await?;
     let mut request = force(&bench, &name, grant.token);
     request.keep_for = a.ttl();
     let end = bench.now() + request.keep_for;

@@ -74,13 +74,14 @@ pub(crate) async fn loss_is_told_once(bench: Bench) -> Result<(), Failed> {
 /// I6: a check reads the clock itself: after a pause beyond the deadline the first look fails,
 /// whoever has run meanwhile.
 pub(crate) async fn first_look_after_a_pause_fails(bench: Bench) -> Result<(), Failed> {
-    const ROUNDS: usize = 50;
     let a = bench.node().await?;
+    // Where time is virtual the clock thread may be faster: often enough it is not.
+    let rounds = if bench.manual().is_some() { 50 } else { 3 };
     // No renewal arrives, so that none is faster than the pause.
     a.store.set(Op::Renew, Fate::DropRequest);
-    for _ in 0..ROUNDS {
-        let lease = a.lease(&bench.name(), &a.settings().ttl(a.profile().ttl_min)).await?;
-        bench.jump(a.profile().ttl_min).await;
+    for _ in 0..rounds {
+        let lease = a.lease(&bench.name(), &a.settings()).await?;
+        bench.jump(a.ttl()).await;
         check!(lease.check().is_err(), "valid at its deadline");
         check!(lease.remaining().is_zero(), "{:?} left of nothing", lease.remaining());
         check!(lease.state().is_loss(), "shown as {:?}", lease.state());

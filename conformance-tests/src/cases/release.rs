@@ -67,7 +67,7 @@ pub(crate) async fn late_release_leaves_the_next_holder(bench: Bench) -> Result<
 pub(crate) async fn kept_name_stays_taken(bench: Bench) -> Result<(), Failed> {
     let (a, b) = bench.pair().await?;
     let name = bench.name();
-    let grant = a.grant(&name, a.profile().ttl_min).await?;
+    let grant = a.grant(&name, (a.ttl() / 2).max(a.profile().ttl_min)).await?;
     let sent_at = bench.now();
     let keep_for = a.ttl();
     take!(a.release_keeping(&grant.claim(), keep_for).await?, Released::Released => (), "the release");
