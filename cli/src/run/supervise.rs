@@ -65,7 +65,7 @@ impl Plan {
         on_lost: OnLost,
     ) -> Result<Self, Failure> {
         let base = max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
-        let margin = (base / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
+        let margin = (base / 10).clamp(Duration::from_millis(20), Duration::from_millis(500));
         let kill_after = kill_after.unwrap_or((base / 6).min(Duration::from_secs(5)));
         if on_lost == OnLost::Terminate && kill_after.saturating_add(margin) > base / 2 {
             let what = if base < ttl { "--max-hold" } else { "--ttl" };
@@ -271,7 +271,7 @@ impl<'a> Supervisor<'a> {
             }
             self.look();
             if self.context.now() >= self.act_at {
-                return Ok(self.act());
+                return Ok(self.last_word());
             }
         }
     }
@@ -450,7 +450,6 @@ impl<'a> Supervisor<'a> {
             let (order, what) = if insisted {
                 (Order::Kill, "SIGKILL follows: it came a second time")
             } else {
-                self.insisted |= signals::insists(signal);
                 (Order::Forward(signal), "handed on to the command")
             };
             self.guardian.order(order);
@@ -496,6 +495,18 @@ impl<'a> Supervisor<'a> {
         }
         self.say_left(left);
         self.outcome()
+    }
+
+    /// The time to act has come, perhaps long ago, if this process was frozen: what the guardian
+    /// said meanwhile counts.
+    fn last_word(mut self) -> Outcome {
+        loop {
+            match receive_report(&self.guardian.socket) {
+                Received::Message(Report::Done { left }, _) => return self.done(left),
+                Received::Message(report, _) => self.heard(report),
+                Received::Nothing | Received::Closed => return self.act(),
+            }
+        }
     }
 
     /// The guardian did not do its work in time.
