@@ -12,8 +12,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// The environment variable that marks a process and all its descendants.
 pub const MARK: &str = "LEASEHOLD_TESTKIT_MARK";
 
-/// The environment variable that marks everything of one part of a test run.
-pub const RUN_MARK: &str = "LEASEHOLD_TEST_RUN";
+/// The environment variable that marks everything of one part of a test run. Not one of the program's
+/// own, which tests count.
+pub const RUN_MARK: &str = "TESTKIT_RUN_MARK";
 
 /// One line of `/proc/PID/stat`, as far as tests need it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -93,7 +93,7 @@ impl Cargo {
     /// What failed, in one line.
     pub(crate) fn run(&self, mark: &Marked, until: Instant) -> Result<Counts, String> {
         println!("$ cargo {}", self.args.join(" "));
-        let mut command = self.command();
+        let mut command = with_default_signals(self.command());
         let mut child =
             mark.put_on(&mut command).stdout(Stdio::piped()).spawn().map_err(|e| format!("cargo: {e}"))?;
         let output = child.stdout.take();
@@ -137,6 +137,31 @@ impl Cargo {
             Err(format!("cargo {} failed: {}", self.args.join(" "), String::from_utf8_lossy(&out.stderr)))
         }
     }
+}
+
+/// The command with no signal ignored: a test run that was started by `nohup` or in the background would
+/// hand that on to every program whose signals it tests.
+fn with_default_signals(command: Command) -> Command {
+    const OPTION: &str = "--default-signal=HUP,INT,QUIT,TERM,USR1,USR2,PIPE,TSTP";
+    let quiet = |mut command: Command| command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let mut probe = Command::new("env");
+    probe.args([OPTION, "true"]);
+    if !quiet(probe).is_ok_and(|status| status.success()) {
+        // Not the env of GNU coreutils: whoever started this has to do it.
+        return command;
+    }
+    let mut wrapped = Command::new("env");
+    wrapped.arg(OPTION).arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        wrapped.current_dir(folder);
+    }
+    wrapped
 }
 
 fn pass_through(output: impl std::io::Read, mut to: impl Write) -> Counts {

@@ -45,11 +45,11 @@ fn lines(log: &str) -> impl Iterator<Item = Line<'_>> {
 /// Everything in the log that must not be: tokens that do not grow, and lines of a job whose name was
 /// begun by a later one before.
 pub(crate) fn contradictions(log: &str) -> Vec<String> {
-    let mut highest: HashMap<&str, (u64, usize)> = HashMap::new();
+    let mut highest: HashMap<&str, (u64, usize, Duration)> = HashMap::new();
     let mut found = Vec::new();
     for Line { name, token, id, what, at } in lines(log) {
-        let Some(&(newest, by)) = highest.get(name) else {
-            highest.insert(name, (token, id));
+        let Some(&(newest, by, since)) = highest.get(name) else {
+            highest.insert(name, (token, id, at));
             continue;
         };
         if what == "begin" {
@@ -57,10 +57,10 @@ pub(crate) fn contradictions(log: &str) -> Vec<String> {
                 found
                     .push(format!("{name}: round {id} began with {token}, not above {newest} of round {by}"));
             }
-            highest.insert(name, (token.max(newest), id));
+            highest.insert(name, (token.max(newest), id, at));
         } else if token < newest {
             found.push(format!(
-                "{name}: round {id} ({what}, token {token}) ran at {at:?}, after round {by} had begun with {newest}"
+                "{name}: round {id} ({what} of {at:?}, token {token}) wrote after round {by} had begun with {newest} at {since:?}"
             ));
         }
     }
