@@ -7,7 +7,8 @@ use leasehold_core::{
 use sqlx::Row as _;
 
 use crate::SCHEME;
-use crate::backend::{SqliteBackend, end_us, micros, now_us};
+use crate::backend::SqliteBackend;
+use crate::calls::{end_us, micros, now_us};
 use crate::error::{native, refused};
 use crate::line::Driver;
 use crate::record::Look;

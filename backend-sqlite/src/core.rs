@@ -170,15 +170,27 @@ impl Store {
         give_up: BootTime,
         make: impl Fn(BootTime) -> Query + Send + 'static,
     ) -> Result<Vec<SqliteRow>, BackendError> {
+        self.persist_at(op, line, give_up, make).await.map(|(rows, _)| rows)
+    }
+
+    /// As [`Store::persist`], telling too the time of the try that was answered: what the statement counts from.
+    pub(crate) async fn persist_at(
+        self: &Arc<Self>,
+        op: &'static str,
+        line: &Line,
+        give_up: BootTime,
+        make: impl Fn(BootTime) -> Query + Send + 'static,
+    ) -> Result<(Vec<SqliteRow>, BootTime), BackendError> {
         let store = Arc::clone(self);
         line.run(op, Driver::Caller, async move |mut turn: Turn| {
             loop {
-                match turn.once(&store.calls, make(store.now())).await {
+                let now = store.now();
+                match turn.once(&store.calls, make(now)).await {
                     Err(e) if is_busy(&e) && store.now() < give_up => {
                         store.refuse_closed(op)?;
                         turn.refuse_abandoned(op)?;
                     }
-                    answer => return answer.map_err(|e| native(op, e)),
+                    answer => return answer.map(|rows| (rows, now)).map_err(|e| native(op, e)),
                 }
             }
         })

@@ -4,6 +4,7 @@
 
 mod admin;
 mod backend;
+mod calls;
 mod clock_id;
 mod config;
 mod core;
@@ -24,3 +25,8 @@ pub use fence::{FenceError, fence, prepare_fence};
 
 /// The scheme of URLs that name a store of this kind: `sqlite:///var/lib/app/leases.db`.
 pub const SCHEME: &str = "sqlite";
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

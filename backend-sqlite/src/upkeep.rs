@@ -16,7 +16,7 @@ use leasehold_core::{BackendError, BootTime};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::backend::{end_us, now_us};
+use crate::calls::{end_us, now_us};
 use crate::core::{Countdown, File, Store};
 use crate::error::native;
 use crate::line::{Driver, Query, Turn};

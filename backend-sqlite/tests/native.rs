@@ -487,3 +487,26 @@ async fn no_row_is_without_an_end() {
     let refused = sqlx::query("UPDATE leasehold_leases SET expires_us = NULL").execute(&mut raw).await;
     assert!(refused.is_err());
 }
+
+/// The capability table of the documentation says what the profile says.
+#[test]
+fn the_documentation_tells_the_profile() {
+    let profile = leasehold_sqlite::SqliteBackend::PROFILE;
+    let docs = include_str!("../docs.md");
+    let days = profile.ttl_max.as_secs() / 86_400;
+    for row in [
+        format!("| name | `{}` |", profile.name),
+        format!(
+            "| expiry | ttl, {:?} to {days} days, in steps of {:?} |",
+            profile.ttl_min, profile.ttl_granularity
+        ),
+        format!("| margin | {:?} |", profile.margin),
+        format!("| renewals in one call | {} |", profile.batch_max),
+    ] {
+        let row = row.replace("ms", " ms").replace("µs", " µs");
+        assert!(docs.contains(&row), "docs.md has no row {row:?}");
+    }
+    for parameter in leasehold_sqlite::SqliteConfig::PARAMS {
+        assert!(docs.contains(&format!("| `{parameter}` |")), "docs.md does not tell of {parameter}");
+    }
+}
