@@ -7,6 +7,7 @@
 //! | [`exit`] | the one table of exit codes |
 //! | [`run`] | `leasehold run`: wrapper, guardian, process tree |
 //! | [`admin`] | list, inspect, force-release, check, fence, init |
+//! | [`show`] | leases for people and for machines |
 
 mod admin;
 mod args;
@@ -15,6 +16,7 @@ mod connect;
 mod duration;
 mod exit;
 mod run;
+mod show;
 
 use std::process::ExitCode;
 

@@ -16,6 +16,9 @@
 //! * The release fails or nobody knows: a warning; the code stays the command's.
 
 pub(crate) mod guardian;
+mod handle;
+mod outcome;
+mod plan;
 mod protocol;
 pub(crate) mod report;
 pub(crate) mod signals;
@@ -34,9 +37,12 @@ use serde_json::json;
 use crate::args::RunArgs;
 use crate::config::{STORE_VAR, Store};
 use crate::exit::{Ending, Exit, Failure, of_kind};
+use handle::Guardian;
+use outcome::{JobEnd, Outcome};
+use plan::Plan;
 use report::{Talk, Weight, held_by};
 use signals::{Bell, Signals};
-use supervise::{Guardian, JobEnd, Outcome, Plan, Supervisor};
+use supervise::Supervisor;
 
 /// How long the end waits for clean-ups under way.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
@@ -93,7 +99,7 @@ fn run_or_fail(
 }
 
 fn settings(args: &RunArgs) -> Result<Settings, Failure> {
-    let owner = args.owner.clone().unwrap_or_else(crate::admin::who);
+    let owner = args.owner.clone().unwrap_or_else(crate::show::who);
     let info = HolderInfo::new(owner, args.meta.iter().cloned()).map_err(Failure::usage)?;
     let mut settings = Settings::new().ttl(args.ttl).min_hold(args.min_hold).holder(info);
     if let Some(max_hold) = args.max_hold {
@@ -142,8 +148,8 @@ impl Session<'_> {
                 "lease": lease.name().as_str(),
                 "token": lease.token().to_string(),
                 "owner": lease.fingerprint(),
-                "waited_ms": crate::admin::millis(context.now().since(asked_at)),
-                "valid_ms": crate::admin::millis(lease.remaining()),
+                "waited_ms": crate::show::millis(context.now().since(asked_at)),
+                "valid_ms": crate::show::millis(lease.remaining()),
             }),
             format_args!(
                 "holding {:?} with token {} (#{})",
@@ -292,8 +298,8 @@ impl Session<'_> {
             ("LEASEHOLD_TOKEN", Some(lease.token().to_string())),
             ("LEASEHOLD_OWNER", Some(lease.fingerprint())),
             ("LEASEHOLD_BACKEND", Some(store.url.scheme().to_owned())),
-            ("LEASEHOLD_TTL_MS", Some(crate::admin::millis(lease.ttl()).to_string())),
-            ("LEASEHOLD_DEADLINE_UNIX_MS", Some(crate::admin::millis(now + lease.remaining()).to_string())),
+            ("LEASEHOLD_TTL_MS", Some(crate::show::millis(lease.ttl()).to_string())),
+            ("LEASEHOLD_DEADLINE_UNIX_MS", Some(crate::show::millis(now + lease.remaining()).to_string())),
         ];
         match store.for_job() {
             Some(store) => environment.push((STORE_VAR, Some(store))),

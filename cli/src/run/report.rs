@@ -47,7 +47,7 @@ impl Talk {
     pub(crate) fn say(&self, weight: Weight, event: &str, fields: Value, line: fmt::Arguments<'_>) {
         if self.json {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let at = crate::admin::rfc3339(crate::admin::millis(now));
+            let at = crate::show::rfc3339(crate::show::millis(now));
             let mut object =
                 Map::from_iter([("event".to_owned(), json!(event)), ("at".to_owned(), json!(at))]);
             if let Value::Object(fields) = fields {
@@ -72,8 +72,8 @@ impl Talk {
     pub(crate) fn waiting(&self, name: &LeaseName, seen: &Contention) {
         let fields = json!({
             "lease": name.as_str(),
-            "holder": seen.holder.as_ref().map(crate::admin::holder_json),
-            "remaining_ms": seen.remaining.map(crate::admin::millis),
+            "holder": seen.holder.as_ref().map(crate::show::holder_json),
+            "remaining_ms": seen.remaining.map(crate::show::millis),
         });
         self.say(
             Weight::Progress,
@@ -94,7 +94,7 @@ pub(crate) fn held_by(seen: &Contention) -> String {
                 label => format!("{label} "),
             };
             let since = match holder.acquired_unix_ms {
-                Some(ms) => format!(" since {}", crate::admin::rfc3339(ms)),
+                Some(ms) => format!(" since {}", crate::show::rfc3339(ms)),
                 None => String::new(),
             };
             format!("held by {label}(#{}){since}", holder.fingerprint)

@@ -12,192 +12,28 @@
 //! guardian's end of the socket closes. All times are of the boot clock and are waited for on the
 //! watchdog's timers, which count suspend.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use leasehold::{BackendContext, BootTime, EndReason, Lease, LeaseState};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Signal, set_child_subreaper};
 use serde_json::json;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 
-use super::guardian::{LEFTOVER_GRACE, WORD};
-use super::protocol::{Order, Received, Report, Times, pack, receive_report, send_order};
+use super::guardian::LEFTOVER_GRACE;
+use super::handle::Guardian;
+use super::outcome::{JobEnd, Outcome};
+use super::plan::Plan;
+use super::protocol::{Order, Received, Report, pack, receive_report, send_order};
 use super::report::{Talk, Weight};
 use super::signals::{self, Bell, Signals};
-use super::tree::Tree;
 use crate::args::{OnLost, signal_name};
 use crate::duration::show;
-use crate::exit::{Ending, Exit, Failure};
 
 /// How long the guardian has, beside its grace, to end what the command left behind.
 const TIDY_LIMIT: Duration = Duration::from_millis(500);
-/// How long the wrapper goes on killing before it says that it cannot.
-const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How often the deadline is compared with what the guardian was told, at least and at most.
 const LOOK_MIN: Duration = Duration::from_millis(5);
 const LOOK_MAX: Duration = Duration::from_secs(1);
-
-/// When the tree is stopped, relative to the lease's deadline.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) on_lost: OnLost,
-    pub(crate) signal: Signal,
-    pub(crate) kill_after: Duration,
-    pub(crate) margin: Duration,
-    pub(crate) max_hold: Option<Duration>,
-}
-
-impl Plan {
-    /// The times for a lease of this ttl.
-    ///
-    /// # Errors
-    /// Usage: a grace that leaves no time for renewals.
-    pub(crate) fn new(
-        ttl: Duration,
-        max_hold: Option<Duration>,
-        kill_after: Option<Duration>,
-        signal: Signal,
-        on_lost: OnLost,
-    ) -> Result<Self, Failure> {
-        let base = max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
-        let margin = (base / 10).clamp(Duration::from_millis(20), Duration::from_millis(500));
-        let kill_after = kill_after.unwrap_or((base / 6).min(Duration::from_secs(5)));
-        if on_lost == OnLost::Terminate && kill_after.saturating_add(margin) > base / 2 {
-            let what = if base < ttl { "--max-hold" } else { "--ttl" };
-            return Err(Failure::usage(format_args!(
-                "--kill-after {} does not fit: the command is stopped that long and {} more before the lease ends, which may take half of {what} {} at most. Shorten --kill-after or lengthen {what}",
-                show(kill_after),
-                show(margin),
-                show(base),
-            )));
-        }
-        Ok(Plan { on_lost, signal, kill_after, margin, max_hold })
-    }
-
-    /// What must be left of a lease for a command to be started under it.
-    pub(crate) fn least(&self) -> Duration {
-        match self.on_lost {
-            OnLost::Warn => Duration::ZERO,
-            OnLost::Kill => self.margin * 2,
-            OnLost::Terminate => self.kill_after + self.margin * 2,
-        }
-    }
-
-    fn times(&self, valid_until: BootTime) -> Times {
-        let kill_at = valid_until - self.margin;
-        match self.on_lost {
-            OnLost::Warn => Times { term_at: BootTime::MAX, kill_at: BootTime::MAX },
-            OnLost::Kill => Times { term_at: BootTime::MAX, kill_at },
-            OnLost::Terminate => Times { term_at: kill_at - self.kill_after, kill_at },
-        }
-    }
-
-    fn act_at(&self, kill_at: BootTime) -> BootTime {
-        if kill_at == BootTime::MAX { kill_at } else { kill_at + self.margin / 2 }
-    }
-}
-
-/// A started guardian whose command has not been started.
-#[derive(Debug)]
-pub(crate) struct Guardian {
-    process: Child,
-    socket: UnixStream,
-    tree: Tree,
-}
-
-impl Guardian {
-    /// Executes this program again as a guardian. The command inherits `environment`.
-    pub(crate) fn spawn(environment: &[(&str, Option<String>)]) -> std::io::Result<Self> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let tree = Tree::below_self();
-        set_child_subreaper(Some(rustix::process::getpid()))?;
-        // Not by its path: the file may have been replaced since.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("leasehold").arg(WORD).stdin(Stdio::from(theirs));
-        for (name, value) in environment {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let process = command.spawn()?;
-        let socket = std::os::unix::net::UnixStream::from(ours);
-        socket.set_nonblocking(true)?;
-        Ok(Guardian { process, socket: UnixStream::from_std(socket)?, tree })
-    }
-
-    fn order(&self, order: Order) -> bool {
-        send_order(&self.socket, order, &[]).is_ok()
-    }
-
-    /// The guardian's next word; none when its end is closed.
-    async fn hear(&self) -> Option<Report> {
-        loop {
-            self.socket.readable().await.ok()?;
-            let received = self.socket.try_io(Interest::READABLE, || match receive_report(&self.socket) {
-                Received::Message(report, _) => Ok(Some(report)),
-                Received::Closed => Ok(None),
-                Received::Nothing => Err(std::io::ErrorKind::WouldBlock.into()),
-            });
-            if let Ok(report) = received {
-                return report;
-            }
-        }
-    }
-
-    /// Kills the guardian, inherits its tree, and kills that. Returns how many are left.
-    fn take_over(&mut self) -> usize {
-        // Not reaped yet, so the pid is its own.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        self.tree.kill_until_gone(KILL_LIMIT)
-    }
-}
-
-/// How the command ended, as far as it was seen.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum JobEnd {
-    /// It never ran.
-    NotStarted(Errno),
-    /// The guardian could not do its work.
-    Unguarded(Errno),
-    /// With this code.
-    Exited(u8),
-    /// By this signal.
-    Killed(i32),
-    /// Killed with its guardian.
-    Unseen,
-}
-
-/// What came of the run.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) job: JobEnd,
-    /// Why the lease was over before the command was.
-    pub(crate) loss: Option<LeaseState>,
-}
-
-impl Outcome {
-    pub(crate) fn ending(&self) -> Ending {
-        match (&self.loss, self.job) {
-            (Some(_), _) => Exit::Lost.into(),
-            (None, JobEnd::NotStarted(Errno::NOENT)) => Exit::NotFound.into(),
-            (None, JobEnd::NotStarted(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE)) => {
-                Exit::Internal.into()
-            }
-            (None, JobEnd::NotStarted(_)) => Exit::CannotExecute.into(),
-            (None, JobEnd::Unseen | JobEnd::Unguarded(_)) => Exit::Internal.into(),
-            (None, JobEnd::Exited(code)) => Ending::Command(code),
-            (None, JobEnd::Killed(signal)) => Ending::CommandKilled(signal),
-        }
-    }
-}
 
 /// Watches over one command.
 pub(crate) struct Supervisor<'a> {
@@ -318,7 +154,7 @@ impl<'a> Supervisor<'a> {
                 self.talk.say(
                     Weight::Warning,
                     "at_risk",
-                    json!({ "lease": name.as_str(), "remaining_ms": crate::admin::millis(remaining) }),
+                    json!({ "lease": name.as_str(), "remaining_ms": crate::show::millis(remaining) }),
                     format_args!(
                         "warning: the lease {name:?} could not be renewed; it is lost in {} unless a renewal succeeds",
                         show(remaining)
@@ -475,9 +311,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn done(mut self, left: i32) -> Outcome {
-        // It has nothing left to do but to end; should it be frozen now, it is not waited for.
-        let _ = self.guardian.process.kill();
-        let _ = self.guardian.process.wait();
+        self.guardian.dismiss();
         self.say_left(usize::try_from(left).unwrap_or(0));
         self.outcome()
     }
@@ -537,41 +371,5 @@ impl<'a> Supervisor<'a> {
 
     fn outcome(self) -> Outcome {
         Outcome { job: self.job.unwrap_or(JobEnd::Unseen), loss: self.loss }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(ttl_ms: u64, kill_ms: Option<u64>) -> Result<Plan, Failure> {
-        let ms = Duration::from_millis;
-        Plan::new(ms(ttl_ms), None, kill_ms.map(ms), Signal::TERM, OnLost::Terminate)
-    }
-
-    #[test]
-    fn the_times_stand_in_order_before_the_deadline() {
-        for (ttl, kill_after) in [(30_000, None), (1_000, None), (300, None), (10_000, Some(4_000))] {
-            let plan = plan(ttl, kill_after).expect("fits");
-            let until = BootTime::from_nanos(1_000_000_000_000);
-            let times = plan.times(until);
-            assert!(times.term_at < times.kill_at && times.kill_at < plan.act_at(times.kill_at), "{ttl}");
-            assert!(plan.act_at(times.kill_at) < until, "{ttl}");
-            // What a lease has left after a renewal on time is more than the command's stop takes.
-            assert!(plan.kill_after + plan.margin <= Duration::from_millis(ttl) / 2, "{ttl}");
-        }
-        assert_eq!(plan(30_000, None).expect("fits").kill_after, Duration::from_secs(5));
-        assert_eq!(plan(6_000, None).expect("fits").kill_after, Duration::from_secs(1));
-    }
-
-    #[test]
-    fn a_grace_that_does_not_fit_is_refused_with_both_numbers() {
-        let failure = plan(10_000, Some(6_000)).expect_err("does not fit");
-        assert_eq!(failure.ending, Exit::Usage.into());
-        assert!(failure.message.contains("6.0s") && failure.message.contains("10.0s"), "{}", failure.message);
-        assert!(plan(100, Some(40)).is_err());
-        let ms = Duration::from_millis;
-        let warn = Plan::new(ms(1_000), None, Some(ms(9_000)), Signal::TERM, OnLost::Warn);
-        assert_eq!(warn.expect("no grace is needed").times(BootTime::ZERO).kill_at, BootTime::MAX);
     }
 }
