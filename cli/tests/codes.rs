@@ -19,6 +19,30 @@ fn the_commands_own_end_is_the_programs() {
 }
 
 #[test]
+fn the_raised_signal_leaves_no_core_of_ours() {
+    let cores = |bench: &Bench| {
+        let files = std::fs::read_dir(bench.scratch.path()).expect("own").flatten();
+        files.filter(|file| file.file_name().to_string_lossy().starts_with("core")).count()
+    };
+    let with_cores = |bench: &Bench, args: &[&str]| {
+        let mut command = std::process::Command::new("prlimit");
+        command.arg("--core=unlimited").args(args).current_dir(bench.scratch.path());
+        finish(command.env("LEASEHOLD_STORE", bench.url()).stdin(std::process::Stdio::null()))
+    };
+    let control = Bench::new();
+    with_cores(&control, &["sh", "-c", "kill -ABRT $$"]);
+    if cores(&control) == 0 {
+        // The machine hands cores to a program, or keeps none: nothing can be seen here.
+        eprintln!("skipped: this machine writes no core files");
+        return;
+    }
+    let bench = Bench::new();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let ran = with_cores(&bench, &[program, "run", "j", "--", "sh", "-c", "ulimit -c 0; kill -ABRT $$"]);
+    assert_eq!((ran.signal, cores(&bench)), (Some(6), 0), "{ran:?}");
+}
+
+#[test]
 fn what_cannot_be_executed_has_the_codes_of_env() {
     let bench = Bench::new();
     let script = bench.path("not-executable");
@@ -66,6 +90,7 @@ fn a_wrong_command_line_is_usage_and_asks_no_store() {
     for args in [
         &["run"][..],
         &["run", "j"],
+        &["run", "j", "--"],
         &["run", "--no-such-flag", "j", "--", "true"],
         &["run", "-w", "nan", "j", "--", "true"],
         &["run", "-w", "inf", "j", "--", "true"],

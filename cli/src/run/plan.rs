@@ -35,7 +35,12 @@ impl Plan {
         let base = max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
         let margin = (base / 10).clamp(Duration::from_millis(20), Duration::from_millis(500));
         let kill_after = kill_after.unwrap_or((base / 6).min(Duration::from_secs(5)));
-        if on_lost == OnLost::Terminate && kill_after.saturating_add(margin) > base / 2 {
+        let grace = match on_lost {
+            OnLost::Warn => None,
+            OnLost::Kill => Some(margin),
+            OnLost::Terminate => Some(kill_after.saturating_add(margin)),
+        };
+        if grace.is_some_and(|grace| grace > base / 2) {
             let what = if base < ttl { "--max-hold" } else { "--ttl" };
             return Err(Failure::usage(format_args!(
                 "--kill-after {} does not fit: the command is stopped that long and {} more before the lease ends, which may take half of {what} {} at most. Shorten --kill-after or lengthen {what}",
@@ -101,6 +106,7 @@ mod tests {
         assert_eq!(failure.ending, Exit::Usage.into());
         assert!(failure.message.contains("6.0s") && failure.message.contains("10.0s"), "{}", failure.message);
         assert!(plan(100, Some(40)).is_err());
+        assert!(Plan::new(Duration::from_millis(30), None, None, Signal::TERM, OnLost::Kill).is_err());
         let ms = Duration::from_millis;
         let warn = Plan::new(ms(1_000), None, Some(ms(9_000)), Signal::TERM, OnLost::Warn);
         assert_eq!(warn.expect("no grace is needed").times(BootTime::ZERO).kill_at, BootTime::MAX);
