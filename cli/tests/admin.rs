@@ -1,5 +1,7 @@
 //! The commands that look after leases, and those that a job asks about its own.
 
+#![cfg(feature = "sqlite")]
+
 mod common;
 
 use std::time::Duration;
@@ -162,4 +164,39 @@ fn a_store_is_prepared_once_and_again() {
     let missing = bench.ran(&["--store", "sqlite:other.db?schema=refuse", "run", "j", "--", "touch", "ran"]);
     assert!(matches!(missing.code, 69 | 77 | 78), "{missing:?}");
     assert!(!bench.exists("ran") && !bench.exists("other.db"));
+}
+
+#[test]
+fn a_job_frozen_with_both_its_keepers_is_stopped_by_the_fence() {
+    // B11: nobody is left to kill it in time, so the resource has to refuse it.
+    let bench = Bench::new();
+    let leasehold = env!("CARGO_BIN_EXE_leasehold");
+    let script = format!(
+        "{leasehold} fence resource && echo accepted >first; until [ -e go ]; do sleep 0.02; done
+         {leasehold} fence resource; echo $? >late"
+    );
+    let mut proc = bench.start(&["--ttl", "1s", "j", "--", "sh", "-c", &script]);
+    assert_eq!(bench.written("first"), "accepted");
+    let guardian = common::guardian_of(&proc);
+    assert!(proc.freeze() && guardian.freeze());
+    let keepers = [proc.pid(), guardian.pid()];
+    let job = || {
+        let living = proc.living().into_iter().filter(|stat| !keepers.contains(&stat.pid));
+        living.filter_map(|stat| leasehold_testkit::Process::open_same(&stat).ok()).collect::<Vec<_>>()
+    };
+    for process in job() {
+        process.freeze();
+    }
+    // The next holder comes when the ttl is over, and shows its token to the resource.
+    let next = bench.ran(&["run", "-w", "20s", "j", "--", leasehold, "fence", "resource"]);
+    assert_eq!(next.code, 0, "{next:?}");
+    std::fs::write(bench.scratch.join("go"), "").expect("written");
+    // The danger: the old job works on, and its keepers do not.
+    for process in job() {
+        process.thaw();
+    }
+    assert_eq!(bench.written("late"), "76", "a late writer was accepted");
+    assert!(guardian.thaw() && proc.thaw());
+    assert_eq!(proc.wait(common::SOON, "thawed, it sees that all is over").code(), Some(76));
+    proc.wait_gone(common::SOON, "nothing is left");
 }

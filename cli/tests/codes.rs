@@ -1,5 +1,7 @@
 //! Exit codes: the command's own, and ours (B110).
 
+#![cfg(feature = "sqlite")]
+
 mod common;
 
 use common::{Bench, finish, finish_started};

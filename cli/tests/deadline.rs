@@ -6,6 +6,8 @@
 //! the danger was there: the command and a grandchild in a session of its own, both deaf to TERM, were
 //! alive when the fault came.
 
+#![cfg(feature = "sqlite")]
+
 mod common;
 
 use std::time::Duration;

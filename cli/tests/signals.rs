@@ -1,5 +1,7 @@
 //! Signals to the program: handed on while the command runs, the end of a wait before that (B106).
 
+#![cfg(feature = "sqlite")]
+
 mod common;
 
 use std::time::Duration;

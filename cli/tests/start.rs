@@ -1,5 +1,7 @@
 //! When threads or processes are not to be had: an error, the lease freed, no command (B27).
 
+#![cfg(feature = "sqlite")]
+
 mod common;
 
 use std::process::Stdio;

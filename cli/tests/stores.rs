@@ -1,5 +1,7 @@
 //! Which store, what is wrong with it, and that no secret of it is shown.
 
+#![cfg(feature = "sqlite")]
+
 mod common;
 
 use std::process::Stdio;
