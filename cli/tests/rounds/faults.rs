@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{ExitWatch, Proc, Process, boot_now, children_of};
+use leasehold_testkit::{ExitWatch, Proc, Process, boot_now, children_of, stat_of};
 
 use crate::Rng;
 
@@ -192,8 +192,15 @@ fn freeze_all(wrapper: &Proc, trio: &Trio, ttl: Duration, rng: &mut Rng) -> bool
     }
     thaw(false);
     for process in &others {
-        let why = "what was frozen beyond the lease is ended without running again";
-        ExitWatch::start(process).expect("a thread").wait(SOON, why);
+        let started = Instant::now();
+        while process.is_alive() {
+            let kin = [process.pid(), trio.job.pid(), keepers[0], keepers[1]].map(stat_of);
+            assert!(
+                started.elapsed() < SOON,
+                "frozen beyond the lease, and neither run again nor ended: {kin:#?} (it, job, wrapper, guardian; the guardian went on first: {guardian_first}, the job was frozen: {hit})",
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
     hit
 }
