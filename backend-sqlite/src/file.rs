@@ -93,11 +93,37 @@ pub(crate) enum Compared {
     Changed(&'static str),
 }
 
+/// Device, inode and number of names of what is at a path.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    file: (u64, u64),
+    links: u64,
+}
+
+/// Looks at a path; none when there is nothing.
+///
+/// Asks for no times: a kernel with fine-grained timestamps (6.13) would write the inode anew with the next commit
+/// to the file, which makes that commit half as slow again.
+fn see(path: &Path) -> io::Result<Option<Seen>> {
+    match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO | StatxFlags::NLINK) {
+        Ok(seen) => {
+            let device = u64::from(seen.stx_dev_major) << 32 | u64::from(seen.stx_dev_minor);
+            Ok(Some(Seen { file: (device, seen.stx_ino), links: u64::from(seen.stx_nlink) }))
+        }
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::from(io::ErrorKind::NotFound)
+}
+
 impl Identity {
     /// What is there now.
     pub(crate) fn of(place: &Place) -> io::Result<Self> {
-        let file = fs::symlink_metadata(&place.database)?;
-        Ok(Identity { database: (file.dev(), file.ino()), wal: wal_of(place)? })
+        let database = see(&place.database)?.ok_or_else(gone)?.file;
+        Ok(Identity { database, wal: see(&place.wal)?.map(|wal| wal.file) })
     }
 
     /// Compares with what is there now: two stat calls.
@@ -106,19 +132,16 @@ impl Identity {
     /// When the path cannot be looked at, or the file has got a second name.
     pub(crate) fn compare(&self, place: &Place, op: &'static str) -> Result<Compared, BackendError> {
         let path = &place.database;
-        let file = match fs::symlink_metadata(path) {
-            Ok(file) => file,
-            Err(e) if is_gone(&e) => return Ok(Compared::Changed("the database file was removed")),
-            Err(e) => return Err(unreadable(op, path, &e)),
+        let Some(seen) = see(path).map_err(|e| unreadable(op, path, &e))? else {
+            return Ok(Compared::Changed("the database file was removed"));
         };
-        if (file.dev(), file.ino()) != self.database {
+        if seen.file != self.database {
             return Ok(Compared::Changed("another file is at the path of the database now"));
         }
-        refuse_links(op, path, file.nlink())?;
-        match wal_of(place) {
-            Ok(wal) if wal == self.wal => Ok(Compared::Same),
-            Ok(_) => Ok(Compared::Changed("the database's write-ahead log was removed or replaced")),
-            Err(e) => Err(unreadable(op, path, &e)),
+        refuse_links(op, path, seen.links)?;
+        match see(&place.wal).map_err(|e| unreadable(op, path, &e))?.map(|wal| wal.file) {
+            wal if wal == self.wal => Ok(Compared::Same),
+            _ => Ok(Compared::Changed("the database's write-ahead log was removed or replaced")),
         }
     }
 }
@@ -132,8 +155,8 @@ pub(crate) fn refuse_stale_log(
 ) -> Result<(), BackendError> {
     let path = &place.database;
     let file = fs::symlink_metadata(path).map_err(|e| unreadable(op, path, &e))?;
-    let wal = wal_of(place).map_err(|e| unreadable(op, path, &e))?;
-    if file.size() == 0 || wal.is_none() || wal != before.wal || (file.dev(), file.ino()) == before.database {
+    let now = Identity::of(place).map_err(|e| unreadable(op, path, &e))?;
+    if file.size() == 0 || now.wal.is_none() || now.wal != before.wal || now.database == before.database {
         return Ok(());
     }
     let message = format!(
@@ -145,14 +168,6 @@ pub(crate) fn refuse_stale_log(
 
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-fn wal_of(place: &Place) -> io::Result<Option<(u64, u64)>> {
-    match fs::symlink_metadata(&place.wal) {
-        Ok(wal) => Ok(Some((wal.dev(), wal.ino()))),
-        Err(e) if is_gone(&e) => Ok(None),
-        Err(e) => Err(e),
-    }
 }
 
 /// The path with `suffix` at its end.
