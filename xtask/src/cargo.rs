@@ -33,8 +33,14 @@ impl Counts {
         self.ignored += other.ignored;
     }
 
-    /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`, and the `80 defects, 0 errors, …` of the
+    /// mutants, where each defect that was found is a test passed.
     pub(crate) fn of_line(line: &str) -> Option<Counts> {
+        if let Some((defects, rest)) = line.split_once(" defects, ") {
+            let (errors, _) = rest.split_once(" errors")?;
+            let (defects, failed): (u64, u64) = (defects.parse().ok()?, errors.parse().ok()?);
+            return Some(Counts { passed: defects.saturating_sub(failed), failed, ignored: 0 });
+        }
         let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let mut found = Counts::default();
         for part in counts.split(';') {
@@ -188,6 +194,8 @@ mod tests {
         let line = "test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.1s";
         assert_eq!(Counts::of_line(line), Some(Counts { passed: 12, failed: 1, ignored: 3 }));
         assert_eq!(Counts::of_line("test memory/mutex ... ok"), None);
+        let found = Counts { passed: 79, failed: 1, ignored: 0 };
+        assert_eq!(Counts::of_line("80 defects, 1 errors, 21.552271829s"), Some(found));
         let output = "noise \u{fffd}\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n".repeat(2);
         let mut copy = Vec::new();
         assert_eq!(pass_through(output.as_bytes(), &mut copy).passed, 4);

@@ -63,7 +63,7 @@ const PARTS: &[Part] = &[
     Part {
         name: "mutants",
         what: "planted defects, each of which its case must find",
-        budget_secs: 180,
+        budget_secs: 240,
         limit_secs: 600,
         slow: true,
         run: mutants,
