@@ -92,13 +92,27 @@ pub fn processes_marked(name: &str, value: &OsStr) -> Vec<Stat> {
     wanted.extend_from_slice(value.as_bytes());
     process_ids()
         .into_iter()
-        .filter(|pid| {
-            std::fs::read(format!("/proc/{pid}/environ"))
-                .is_ok_and(|env| env.split(|&b| b == 0).any(|pair| pair == wanted))
-        })
+        .filter(|&pid| environment(pid).is_some_and(|env| env.split(|&b| b == 0).any(|pair| pair == wanted)))
         .filter_map(stat_of)
         .filter(|s| s.state != 'Z')
         .collect()
+}
+
+/// The environment of a process. In the middle of an exec there is none for a moment: looked at again,
+/// or a process that is about to become another program would be overlooked.
+fn environment(pid: i32) -> Option<Vec<u8>> {
+    const LOOKS_MAX: u32 = 10;
+    /// The parent of all threads of the kernel, which never have one.
+    const KTHREADD: i32 = 2;
+    for _ in 0..LOOKS_MAX {
+        let env = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let stat = stat_of(pid)?;
+        if !env.is_empty() || stat.state == 'Z' || pid == KTHREADD || stat.ppid == KTHREADD {
+            return Some(env);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    None
 }
 
 /// One process, held by a pidfd: signals reach it or nobody.

@@ -33,7 +33,9 @@ fn an_hour_forth_and_back_under_a_running_program() {
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+        .stdout(Stdio::piped())
+        // It complains when its output is closed, which is how it is ended.
+        .stderr(Stdio::null());
     let mut proc = Proc::spawn(clock.apply(&mut command)).expect("this test");
     let mut input = proc.child_mut().stdin.take().expect("piped");
     let mut output = BufReader::new(proc.child_mut().stdout.take().expect("piped")).lines();
