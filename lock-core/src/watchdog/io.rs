@@ -146,13 +146,11 @@ async fn serve(shared: Weak<Shared>, mut inbox: mpsc::UnboundedReceiver<Order>) 
                 renew(&shared, batch).await;
             })),
             Order::Release(order) => drop(tokio::spawn(async move {
-                let _permit = permits.acquire_owned().await;
-                release(&Timing(shared), order).await;
+                release(&Timing(shared), order, &permits).await;
                 drop(counted);
             })),
             Order::Abandoned(abandoned) => drop(tokio::spawn(async move {
-                let _permit = permits.acquire_owned().await;
-                clean_up(&Timing(shared), abandoned).await;
+                clean_up(&Timing(shared), abandoned, &permits).await;
                 drop(counted);
             })),
             Order::Stop => {
@@ -164,15 +162,15 @@ async fn serve(shared: Weak<Shared>, mut inbox: mpsc::UnboundedReceiver<Order>) 
     inbox.close();
     // The last orders may stand behind the stop: guards that were dropped in the same breath.
     while let Ok(order) = inbox.try_recv() {
-        let shared = Weak::clone(&shared);
+        let (shared, permits) = (Weak::clone(&shared), Arc::clone(&cleanups));
         let counted = cleaning.count();
         match order {
             Order::Release(order) => drop(tokio::spawn(async move {
-                release(&Timing(shared), order).await;
+                release(&Timing(shared), order, &permits).await;
                 drop(counted);
             })),
             Order::Abandoned(abandoned) => drop(tokio::spawn(async move {
-                clean_up(&Timing(shared), abandoned).await;
+                clean_up(&Timing(shared), abandoned, &permits).await;
                 drop(counted);
             })),
             Order::Renew(_) | Order::Stop => drop(counted),
@@ -249,7 +247,10 @@ async fn renew(shared: &Weak<Shared>, batch: Batch) {
 }
 
 /// Drives an abandoned attempt to its end and takes back what it may have been granted.
-async fn clean_up(timing: &Timing, abandoned: Abandoned) {
+///
+/// The attempt goes on without a permit: it was under way before, and it may hold the very connection
+/// that those who have the permits wait for.
+async fn clean_up(timing: &Timing, abandoned: Abandoned, permits: &Semaphore) {
     let Abandoned { attempt, give_up, release: mut order } = abandoned;
     // A task of its own: a panic in it must not eat the clean-up.
     let mut task = tokio::spawn(attempt);
@@ -258,11 +259,11 @@ async fn clean_up(timing: &Timing, abandoned: Abandoned) {
         // A refused try leaves nothing behind, and neither does a failure that provably had no effect.
         Some(Ok(Ok(Attempt::Held(_)))) => {}
         Some(Ok(Err(e))) if e.effect() == Effect::None => {}
-        Some(Ok(Ok(Attempt::Granted(_)))) => release(timing, order).await,
+        Some(Ok(Ok(Attempt::Granted(_)))) => release(timing, order, permits).await,
         // Unknown, or a panic somewhere in between.
         Some(Ok(Err(_)) | Err(_)) => {
             order.again_at = Some(timing.now() + order.timeout);
-            release(timing, order).await;
+            release(timing, order, permits).await;
         }
         None => {
             // It still runs. The backend orders this release after it; in case it does not, the
@@ -274,28 +275,32 @@ async fn clean_up(timing: &Timing, abandoned: Abandoned) {
                 ..order
             };
             let timeout = order.timeout;
-            release(timing, order).await;
+            release(timing, order, permits).await;
             if timing.within(timeout, &mut task).await.is_none() {
                 task.abort();
             }
             if mutant!(LateGrantNotReleased) {
                 return;
             }
-            release(timing, again).await;
+            release(timing, again, permits).await;
         }
     }
 }
 
 /// Releases until the store answers, or until it has let the grant run out by itself.
-async fn release(timing: &Timing, mut order: ReleaseOrder) {
+async fn release(timing: &Timing, mut order: ReleaseOrder, permits: &Semaphore) {
     let started = timing.now();
     let mut pause = RELEASE_PAUSE_MIN;
     loop {
+        // For the call alone: whoever pauses holds up nobody. Never closed.
+        let permit = permits.acquire().await;
         let now = timing.now();
         let mut request = ReleaseRequest::new(order.claim.clone(), now);
         request.keep_for = order.keep_until.since(now);
         let call = AssertUnwindSafe(order.backend.release(&request)).catch_unwind();
-        match timing.within(order.timeout, call).await {
+        let answer = timing.within(order.timeout, call).await;
+        drop(permit);
+        match answer {
             Some(Ok(Ok(Released::Released))) => return,
             Some(Ok(Ok(_))) => match order.again_at.take() {
                 Some(at) => {
