@@ -86,7 +86,7 @@ impl Store {
         context: BackendContext,
         clock_id_override: Option<String>,
     ) -> Result<Arc<Self>, BackendError> {
-        const OP: &str = "connect";
+        const OP: &str = crate::error::CONNECT;
         let path = file::find(&config, OP)?;
         let opened = open_on_io(OP, &config, &context, path.clone()).await?;
         Ok(Arc::new(Store {

@@ -26,6 +26,9 @@ pub(crate) fn native_code(error: &sqlx::Error) -> Option<i32> {
     error.as_database_error()?.code()?.parse().ok()
 }
 
+/// The operation that makes connections and tables, and touches no lease.
+pub(crate) const CONNECT: &str = "connect";
+
 /// Whether somebody else's work is all that stands in the way.
 pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
     native_code(error).is_some_and(|c| matches!(c & 0xff, code::BUSY | code::LOCKED | code::PROTOCOL))
@@ -89,6 +92,11 @@ pub(crate) fn native(op: &'static str, error: sqlx::Error) -> BackendError {
             ErrorKind::Unavailable,
             Effect::Unknown,
             "SQLite could not finish (input or output failed, or memory ran out)",
+        ),
+        (None, _) if op == CONNECT => (
+            ErrorKind::Unavailable,
+            Effect::None, // why: no lease is written while connecting.
+            "no connection to the database file could be made: threads or file descriptors may be exhausted (ulimit -u, ulimit -n). Nothing was changed",
         ),
         (None, _) => (
             ErrorKind::Unavailable,

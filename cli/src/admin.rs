@@ -8,7 +8,9 @@ use leasehold::{
 };
 use serde_json::Value;
 
-use crate::args::{CheckArgs, Command, FenceArgs, ForceReleaseArgs, InspectArgs, ListArgs, Output, token};
+use crate::args::{
+    CheckArgs, Command, EpochCommand, FenceArgs, ForceReleaseArgs, InspectArgs, ListArgs, Output, token,
+};
 use crate::config::Surroundings;
 use crate::duration::show;
 use crate::exit::{Ending, Exit, Failure, of_kind};
@@ -55,6 +57,7 @@ enum Question {
     Check { name: LeaseName, token: Token, quiet: bool },
     Fence { name: LeaseName, token: Token, quiet: bool },
     Init,
+    RaiseEpoch,
 }
 
 impl Question {
@@ -72,6 +75,7 @@ impl Question {
                 Question::Fence { name, token: token.map_or_else(token_of_job, Ok)?, quiet }
             }
             Command::Init => Question::Init,
+            Command::Epoch(EpochCommand::Raise) => Question::RaiseEpoch,
             Command::Run(_) | Command::Explain { .. } => {
                 return Err(Failure::new(Exit::Internal, "this command asks no store"));
             }
@@ -86,6 +90,7 @@ impl Question {
             Question::Check { name, token, quiet } => check(client, name, *token, *quiet).await,
             Question::Fence { name, token, quiet } => fence(client, name, *token, *quiet).await,
             Question::Init => init(client).await,
+            Question::RaiseEpoch => raise_epoch(client).await,
         }
     }
 }
@@ -220,6 +225,13 @@ async fn fence(client: &LeaseClient, name: &LeaseName, token: Token, quiet: bool
 /// Ends with "lost or stale", with or without a word.
 fn stale(quiet: bool, message: std::fmt::Arguments<'_>) -> Result<Ending, Failure> {
     if quiet { Ok(Exit::Lost.into()) } else { Err(Failure::new(Exit::Lost, message)) }
+}
+
+async fn raise_epoch(client: &LeaseClient) -> Result<Ending, Failure> {
+    let epoch = admin(client)?.raise_epoch().await.map_err(failed)?;
+    print(&format!(
+        "Epoch {epoch}: every later token is larger than all before. Leases that are held keep theirs until they end.\n"
+    ))
 }
 
 async fn init(client: &LeaseClient) -> Result<Ending, Failure> {

@@ -48,11 +48,22 @@ pub(crate) enum Command {
     Fence(FenceArgs),
     /// Make the store's schema where it is missing
     Init,
+    /// Look after the epoch of the fencing tokens
+    #[command(subcommand)]
+    Epoch(EpochCommand),
     /// Explain an exit code, by number or name
     Explain {
         /// A number, or a name such as `lost`
         code: String,
     },
+}
+
+/// What can be done with the epoch.
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+pub(crate) enum EpochCommand {
+    /// Lift every later token above everything that was ever granted: after the store was restored
+    /// from a copy, or has lost data
+    Raise,
 }
 
 /// What the command's process tree gets when the lease is lost.

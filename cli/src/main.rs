@@ -6,7 +6,7 @@
 //! | [`config`] | which store: flag, variable, files |
 //! | [`exit`] | the one table of exit codes |
 //! | [`run`] | `leasehold run`: wrapper, guardian, process tree |
-//! | [`admin`] | list, inspect, force-release, check, fence, init |
+//! | [`admin`] | list, inspect, force-release, check, fence, init, epoch |
 //! | [`show`] | leases for people and for machines |
 
 mod admin;

@@ -200,3 +200,20 @@ fn a_job_frozen_with_both_its_keepers_is_stopped_by_the_fence() {
     assert_eq!(proc.wait(common::SOON, "thawed, it sees that all is over").code(), Some(76));
     proc.wait_gone(common::SOON, "nothing is left");
 }
+
+#[test]
+fn a_raised_epoch_lifts_every_later_token() {
+    let bench = Bench::new();
+    let token = |name: &str| {
+        let ran = bench.ran(&["run", name, "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"]);
+        ran.stdout.trim().parse::<u64>().unwrap_or_else(|e| panic!("{e}: {ran:?}"))
+    };
+    let before = token("j");
+    let raised = bench.ran(&["epoch", "raise"]);
+    assert_eq!(raised.code, 0, "{raised:?}");
+    assert!(raised.stdout.starts_with("Epoch 1:"), "{raised:?}");
+    let after = token("j");
+    assert_eq!((before >> 52, after >> 52), (0, 1), "{before} {after}");
+    assert!(token("other") >> 52 == 1);
+    assert_eq!(bench.ran(&["epoch"]).code, 64);
+}

@@ -23,15 +23,16 @@ use faults::{Ended, Fault};
 use leasehold_conformance::checker;
 use leasehold_testkit::{Proc, Scratch, boot_now, quick};
 
-/// Long enough for a job to be started and killed on a loaded machine, short enough for many takeovers.
-const TTL: Duration = Duration::from_secs(1);
+/// Long enough for a job to be started, kept and killed on a loaded machine with a slow disk, short enough
+/// for many takeovers.
+const TTL: Duration = Duration::from_secs(2);
 const NAMES: usize = 3;
 const CONTENDERS: usize = 4;
 /// The machine stood still for so long that a renewal may have come too late for it: the time that is
 /// left when the third try of a renewal begins.
-const STALL: Duration = Duration::from_millis(250);
+const STALL: Duration = Duration::from_millis(500);
 /// A run that hangs fails here, not at somebody else's limit.
-const CAMPAIGN_MAX: Duration = Duration::from_secs(360);
+const CAMPAIGN_MAX: Duration = Duration::from_secs(540);
 
 /// One run of the program: what it was to do, and what became of it.
 #[derive(Debug)]
@@ -172,8 +173,8 @@ impl Campaign {
             let (hold, fault) = self.plan(id);
             let hold = match hold {
                 Hold::Short => rng.part(TTL, 1, 10),
-                Hold::Medium => rng.part(TTL, 30, 90),
-                Hold::Long => rng.part(TTL, 150, 280),
+                Hold::Medium => rng.part(TTL, 20, 60),
+                Hold::Long => rng.part(TTL, 120, 200),
             };
             let round = self.round(id, &format!("name-{name}"), hold, fault, rng);
             self.done.lock().expect("no contender panics with it").push(round);
