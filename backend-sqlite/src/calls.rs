@@ -346,8 +346,8 @@ impl Store {
         let (name, owner) = (claim.name.as_str().to_owned(), hex(&claim.owner));
         let clock_id = self.clock_id.clone();
         let until = if keep.is_zero() { 0 } else { end_us(request.sent_at, keep) };
-        let rows = self
-            .persist("release", &file.writer, self.give_up(None), move |_| {
+        let ended = self
+            .change("release", &file.writer, self.give_up(None), move |_| {
                 sqlx::query(release_sql())
                     .bind(name.clone())
                     .bind(owner.clone())
@@ -356,6 +356,6 @@ impl Store {
                     .bind(clock_id.clone())
             })
             .await?;
-        Ok(!rows.is_empty())
+        Ok(ended > 0)
     }
 }

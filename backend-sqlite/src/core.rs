@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use leasehold_core::{BackendContext, BackendError, BootTime, ErrorKind, OwnerId};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
@@ -181,16 +183,39 @@ impl Store {
         give_up: BootTime,
         make: impl Fn(BootTime) -> Query + Send + 'static,
     ) -> Result<(Vec<SqliteRow>, BootTime), BackendError> {
+        self.persist_with(op, line, give_up, make, |turn, count, query| turn.once(count, query).boxed()).await
+    }
+
+    /// As [`Store::persist`], for a statement that returns no rows: how many it changed.
+    pub(crate) async fn change(
+        self: &Arc<Self>,
+        op: &'static str,
+        line: &Line,
+        give_up: BootTime,
+        make: impl Fn(BootTime) -> Query + Send + 'static,
+    ) -> Result<u64, BackendError> {
+        let send: Sends<u64> = |turn, count, query| turn.change(count, query).boxed();
+        self.persist_with(op, line, give_up, make, send).await.map(|(changed, _)| changed)
+    }
+
+    async fn persist_with<T: Send + 'static>(
+        self: &Arc<Self>,
+        op: &'static str,
+        line: &Line,
+        give_up: BootTime,
+        make: impl Fn(BootTime) -> Query + Send + 'static,
+        send: Sends<T>,
+    ) -> Result<(T, BootTime), BackendError> {
         let store = Arc::clone(self);
         line.run(op, Driver::Caller, async move |mut turn: Turn| {
             loop {
                 let now = store.now();
-                match turn.once(&store.calls, make(now)).await {
+                match send(&mut turn, &store.calls, make(now)).await {
                     Err(e) if is_busy(&e) && store.now() < give_up => {
                         store.refuse_closed(op)?;
                         turn.refuse_abandoned(op)?;
                     }
-                    answer => return answer.map(|rows| (rows, now)).map_err(|e| native(op, e)),
+                    answer => return answer.map(|answer| (answer, now)).map_err(|e| native(op, e)),
                 }
             }
         })
@@ -203,6 +228,9 @@ impl Store {
         self.current().close().await;
     }
 }
+
+/// How a statement is sent, and what is taken of its answer.
+type Sends<T> = for<'t> fn(&'t mut Turn, &'t AtomicU64, Query) -> BoxFuture<'t, Result<T, sqlx::Error>>;
 
 impl File {
     /// Ends the connections, after the calls that were made before.

@@ -255,6 +255,21 @@ impl Turn {
         let Some(connection) = self.slot.as_mut() else { return Err(sqlx::Error::WorkerCrashed) };
         count.fetch_add(1, Ordering::Relaxed);
         let answer = query.fetch_all(connection).await;
+        self.keep_or_drop(answer)
+    }
+
+    /// Sends one statement that returns no rows; how many it changed. A row would wake the caller once
+    /// more, in the middle of the commit.
+    pub(crate) async fn change(&mut self, count: &AtomicU64, query: Query) -> Result<u64, sqlx::Error> {
+        self.way.give(&self.context).await;
+        let Some(connection) = self.slot.as_mut() else { return Err(sqlx::Error::WorkerCrashed) };
+        count.fetch_add(1, Ordering::Relaxed);
+        let answer = query.execute(connection).await;
+        self.keep_or_drop(answer).map(|done| done.rows_affected())
+    }
+
+    /// A broken connection is of no more use.
+    fn keep_or_drop<T>(&mut self, answer: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         if answer.as_ref().is_err_and(is_broken) {
             *self.slot = None;
         }
