@@ -32,7 +32,8 @@ use tokio::sync::{Mutex, watch};
 
 use crate::clock_id::clock_id;
 use crate::error::{closed, is_busy, native, refused};
-use crate::file::{self, Compared, Identity, Place};
+use crate::file::{self, Compared, Identity, Opening, Place};
+use crate::index::{self, Index};
 use crate::line::{Driver, Line, Query, Turn, Way};
 use crate::watch::{Commits, Hub};
 use crate::{SqliteConfig, schema};
@@ -79,6 +80,8 @@ pub(crate) struct File {
     pub(crate) hub: Arc<Hub>,
     /// Tells of other processes' commits.
     pub(crate) commits: Commits,
+    /// Until the connections are closed.
+    index: std::sync::Mutex<Option<Arc<Index>>>,
 }
 
 impl Store {
@@ -89,7 +92,7 @@ impl Store {
         clock_id_override: Option<String>,
     ) -> Result<Arc<Self>, BackendError> {
         const OP: &str = crate::error::CONNECT;
-        let path = file::find(&config, OP)?;
+        let path = file::find(&config, OP, Opening::First)?;
         let opened = open_on_io(OP, &config, &context, path.clone()).await?;
         Ok(Arc::new(Store {
             config,
@@ -146,13 +149,14 @@ impl Store {
         let before = self.current();
         before.close().await;
         // As at the start: the path may lead elsewhere now, or be of no use any more.
-        let path = file::find(&self.config, op)?;
+        let path = file::find(&self.config, op, Opening::Again)?;
         if path != self.place.database {
             let message =
                 format!("{:?} leads to another file since it was opened: connect anew", self.config.path);
             return Err(refused(op, ErrorKind::ConfigInvalid, message));
         }
         file::refuse_stale_log(op, &self.place, &before.identity)?;
+        index::refuse_removed(op, &self.place, &before.identity)?;
         let file = Arc::new(open_on_io(op, &self.config, &self.context, path).await?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&file);
         Ok(file)
@@ -238,6 +242,7 @@ impl File {
         for line in [&self.writer, &self.renewer, &self.reader] {
             line.close().await;
         }
+        self.index.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
@@ -295,6 +300,7 @@ async fn open(
         if identity.database != before.database {
             continue;
         }
+        let index = Index::of(op, &place, &identity)?;
         let renewals = watch::Sender::new(0);
         let line = |connection, way| {
             Line::new(connection, &options, (identity, place.clone()), way, context.clone())
@@ -305,6 +311,7 @@ async fn open(
             renewer: line(Some(renewer), Way::Announced(renewals)),
             reader: line(None, Way::Free),
             hub: Hub::of(identity.database),
+            index: std::sync::Mutex::new(Some(index)),
             commits: Commits::new(&context, &place),
         });
     }

@@ -8,8 +8,11 @@
 //! * Locks and shared memory that do not work between machines: [`refuse_fs`], an allow-list.
 //! * Two names of one file have two `-wal` files: hard links and files that are mount points are refused, and
 //!   symbolic links are resolved once, when the file is opened.
-//! * The file, or its `-wal`, is removed or replaced under the connections: [`Identity::compare`], before each
-//!   call and after each grant.
+//! * The file, its `-wal` or its `-shm` is removed or replaced under the connections: [`Identity::compare`],
+//!   before each call and after each grant.
+//! * The `-shm` is gone, and another connection of this process keeps the removed one in use: [`crate::index`].
+//! * The directory is moved away for a while: [`find`] makes one for the first connection only. One that is made
+//!   by a waiter would be in the way when the first comes back.
 
 use std::ffi::OsString;
 use std::fs;
@@ -62,17 +65,18 @@ const REFUSED: &[(u64, &str)] = &[
     (0xf15f, "eCryptfs"),
 ];
 
-/// A database's path and that of its write-ahead log.
+/// A database's path and those of its companions.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) database: PathBuf,
     pub(crate) wal: PathBuf,
+    pub(crate) shm: PathBuf,
 }
 
 impl Place {
     pub(crate) fn new(database: PathBuf) -> Self {
-        let wal = companion(&database, "-wal");
-        Place { database, wal }
+        let (wal, shm) = (companion(&database, "-wal"), companion(&database, "-shm"));
+        Place { database, wal, shm }
     }
 }
 
@@ -83,6 +87,8 @@ pub(crate) struct Identity {
     pub(crate) database: (u64, u64),
     /// Device and inode of its write-ahead log, where the newest commits are.
     wal: Option<(u64, u64)>,
+    /// Device and inode of the shared memory, where the locks are and the index of the log.
+    pub(crate) shm: Option<(u64, u64)>,
 }
 
 /// What a path shows, compared with what the connections have open.
@@ -123,10 +129,11 @@ impl Identity {
     /// What is there now.
     pub(crate) fn of(place: &Place) -> io::Result<Self> {
         let database = see(&place.database)?.ok_or_else(gone)?.file;
-        Ok(Identity { database, wal: see(&place.wal)?.map(|wal| wal.file) })
+        let inode = |path| see(path).map(|seen| seen.map(|seen| seen.file));
+        Ok(Identity { database, wal: inode(&place.wal)?, shm: inode(&place.shm)? })
     }
 
-    /// Compares with what is there now: two stat calls.
+    /// Compares with what is there now: three stat calls.
     ///
     /// # Errors
     /// When the path cannot be looked at, or the file has got a second name.
@@ -139,10 +146,18 @@ impl Identity {
             return Ok(Compared::Changed("another file is at the path of the database now"));
         }
         refuse_links(op, path, seen.links)?;
-        match see(&place.wal).map_err(|e| unreadable(op, path, &e))?.map(|wal| wal.file) {
-            wal if wal == self.wal => Ok(Compared::Same),
-            _ => Ok(Compared::Changed("the database's write-ahead log was removed or replaced")),
+        let inode = |path| match see(path) {
+            Ok(seen) => Ok(seen.map(|seen| seen.file)),
+            Err(e) => Err(unreadable(op, path, &e)),
+        };
+        if inode(&place.wal)? != self.wal {
+            return Ok(Compared::Changed("the database's write-ahead log (-wal) was removed or replaced"));
         }
+        if inode(&place.shm)? != self.shm {
+            // Processes with two of them have two write locks.
+            return Ok(Compared::Changed("the database's shared memory (-shm) was removed or replaced"));
+        }
+        Ok(Compared::Same)
     }
 }
 
@@ -171,7 +186,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// The path with `suffix` at its end.
-fn companion(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn companion(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
@@ -198,16 +213,35 @@ fn refuse_links(op: &'static str, path: &Path, links: u64) -> Result<(), Backend
     Err(refused(op, ErrorKind::ConfigInvalid, message))
 }
 
+/// Which opening it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// Of this backend: what is missing may be made.
+    First,
+    /// After the file was removed or replaced: the directory is to be there.
+    Again,
+}
+
 /// Finds the file that `config` names, makes it where that is wanted, and refuses what cannot be shared
 /// safely. Returns its path without symbolic links.
-pub(crate) fn find(config: &SqliteConfig, op: &'static str) -> Result<PathBuf, BackendError> {
+pub(crate) fn find(
+    config: &SqliteConfig,
+    op: &'static str,
+    opening: Opening,
+) -> Result<PathBuf, BackendError> {
     let given = &config.path;
     let absolute = std::path::absolute(given).map_err(|e| unreadable(op, given, &e))?;
     let (Some(directory), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(refused(op, ErrorKind::ConfigInvalid, format!("{given:?} has no file name")));
     };
     let may_make = config.schema == SchemaMode::Auto;
-    if may_make {
+    if opening == Opening::Again && matches!(directory.try_exists(), Ok(false)) {
+        let message = format!(
+            "the directory {directory:?} was removed or moved away: nothing was asked of the store. Put it back, or start anew to make another"
+        );
+        return Err(refused(op, ErrorKind::Unavailable, message));
+    }
+    if may_make && opening == Opening::First {
         // Only what is missing is made, and only that gets these rights.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|e| unreadable(op, directory, &e))?;

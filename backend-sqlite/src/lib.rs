@@ -11,6 +11,7 @@ mod core;
 mod error;
 mod fence;
 mod file;
+mod index;
 mod line;
 mod record;
 mod schema;

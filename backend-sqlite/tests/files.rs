@@ -120,6 +120,87 @@ async fn a_removed_log_is_noticed() {
     assert!(matches!(renew(&fixture.backend, &held).await, RenewAnswer::Lost(LostCause::StoreForgot { .. })));
 }
 
+/// Processes on a removed -shm and on its successor have separate write locks: whoever finds that out is told,
+/// before a renewal and after a grant alike.
+#[tokio::test]
+async fn a_removed_shared_memory_is_noticed() {
+    let fixture = Fixture::new().await;
+    let (held, other) = (grant(&fixture.backend, "n", TTL).await, grant(&fixture.backend, "o", TTL).await);
+    fs::remove_file(fixture.dir.path().join("leases.db-shm")).expect("removed");
+    let RenewAnswer::Lost(LostCause::StoreForgot { detail }) = renew(&fixture.backend, &held).await else {
+        panic!("not told")
+    };
+    assert!(detail.contains("-shm"), "{detail}");
+    // What is in the log counts in the next one too; the name runs out.
+    assert_eq!(refusal(&fixture.backend, "n", TTL).await.holder.expect("held").token, held.token);
+    assert!(fixture.dir.path().join("leases.db-shm").exists(), "a new one is in use");
+    assert!(matches!(release(&fixture.backend, &other).await, Released::Released));
+    let rival = fixture.rival().await;
+    assert!(grant(&rival, "o", TTL).await.token > other.token);
+}
+
+/// SQLite goes on with a removed -shm as long as any connection of the process has it open; nothing is granted
+/// under locks that no other process sees.
+#[tokio::test]
+async fn a_removed_shared_memory_that_is_still_open_here_grants_nothing() {
+    let fixture = Fixture::new().await;
+    let shm = fixture.dir.path().join("leases.db-shm");
+    let (first, second) = (&fixture.backend, fixture.rival().await);
+    grant(first, "n", TTL).await;
+    for replaced in [false, true] {
+        fs::remove_file(&shm).expect("removed");
+        if replaced {
+            fs::write(&shm, "").expect("made");
+        }
+        // The second backend has not noticed yet, and keeps the old one open.
+        for error in [
+            first.acquire(&request("free", TTL)).await.expect_err("not excluded"),
+            SqliteBackend::connect(SqliteConfig::new(fixture.path()), fixture.context())
+                .await
+                .expect_err("not excluded"),
+        ] {
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error}");
+            assert!(error.message().contains("-shm"), "{error}");
+        }
+        // It notices with its next call, and lets go; then each finds the other's grants.
+        let error = second.acquire(&request("free", TTL)).await.err();
+        println!("the second backend: {error:?}");
+        refusal(first, "n", TTL).await;
+        refusal(&second, "n", TTL).await;
+    }
+    // A connection of the program's own does the same.
+    let mut own = fixture.raw().await;
+    own.execute("SELECT * FROM leasehold_meta").await.expect("read");
+    second.close().await;
+    fs::remove_file(&shm).expect("removed");
+    fs::write(&shm, "").expect("made");
+    let error = first.acquire(&request("free", TTL)).await.expect_err("not excluded");
+    assert!(error.message().contains("-shm"), "{error}");
+    drop(own);
+    until("the connection is closed", Duration::from_secs(10), async || {
+        first.acquire(&request("free", TTL)).await.ok()
+    })
+    .await;
+}
+
+/// A directory that is moved away for a while: a waiter must not make another in its place.
+#[tokio::test]
+async fn a_directory_that_is_moved_away_is_not_made_anew() {
+    let fixture = Fixture::new().await;
+    let (here, away) = (fixture.dir.path().join("d"), fixture.dir.path().join("away"));
+    let backend = connect(here.join("leases.db"), &fixture.watchdog).await;
+    let rival = connect(here.join("leases.db"), &fixture.watchdog).await;
+    let held = grant(&backend, "n", TTL).await;
+    fs::rename(&here, &away).expect("moved");
+    let error = rival.acquire(&request("n", TTL)).await.expect_err("nothing is there");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error}");
+    assert!(error.message().contains("directory") && error.is_retryable(), "{error}");
+    assert!(!here.exists(), "it was made");
+    fs::rename(&away, &here).expect("moved back");
+    assert_eq!(refusal(&rival, "n", TTL).await.holder.expect("held").token, held.token);
+    assert!(matches!(renew(&backend, &held).await, RenewAnswer::Renewed { .. }));
+}
+
 #[tokio::test]
 async fn a_second_name_is_refused() {
     let fixture = Fixture::new().await;

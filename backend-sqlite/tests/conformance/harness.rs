@@ -51,6 +51,9 @@ impl FaultInjector for Sqlite {
     fn offers(&self, fault: Fault) -> Result<(), &'static str> {
         match fault {
             Fault::LoseRecord | Fault::CorruptRecord => Ok(()),
+            Fault::LoseNextReply => {
+                Err("a statement runs in this process: between it and the backend nothing gets lost")
+            }
             _ => Err("nobody wrote it yet"),
         }
     }
