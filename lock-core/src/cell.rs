@@ -31,7 +31,11 @@ pub(crate) struct LeaseCell {
     pub(crate) hard_end: BootTime,
     pub(crate) hard_reason: EndReason,
     deadline: AtomicU64,
+    /// What renewals ask for.
     ttl_nanos: AtomicU64,
+    /// What the deadline is counted with: the shorter one, while a renewal with a shorter ttl may still
+    /// reach the store and start its countdown anew.
+    believed_nanos: AtomicU64,
     cold: Mutex<Cold>,
 }
 
@@ -39,6 +43,10 @@ pub(crate) struct LeaseCell {
 struct Cold {
     end: Option<LeaseState>,
     at_risk: bool,
+    /// Renewals that were sent and not answered yet.
+    in_flight: u32,
+    /// Until when a renewal that got no clear answer may still reach the store.
+    unclear_until: BootTime,
     signals: Option<Arc<Signals>>,
 }
 
@@ -82,6 +90,7 @@ impl LeaseCell {
             hard_reason,
             deadline: AtomicU64::new(valid_until.min(hard_end).as_nanos().max(1)),
             ttl_nanos: AtomicU64::new(ttl.as_nanos() as u64),
+            believed_nanos: AtomicU64::new(ttl.as_nanos() as u64),
             cold: Mutex::new(Cold::default()),
         }
     }
@@ -94,8 +103,37 @@ impl LeaseCell {
         Duration::from_nanos(self.ttl_nanos.load(Ordering::Relaxed))
     }
 
+    /// What renewals ask for from now on.
     pub(crate) fn set_ttl(&self, ttl: Duration) {
-        self.ttl_nanos.store(ttl.as_nanos() as u64, Ordering::Relaxed);
+        self.ttl_nanos.store(ttl.as_nanos() as u64, Ordering::Release);
+    }
+
+    /// The ttl that the deadline is counted with.
+    pub(crate) fn believed(&self) -> Duration {
+        Duration::from_nanos(self.believed_nanos.load(Ordering::Acquire)).min(self.ttl())
+    }
+
+    /// Counts the deadline with `ttl` from the next acknowledged renewal on.
+    pub(crate) fn believe(&self, ttl: Duration) {
+        self.believed_nanos.store(ttl.as_nanos() as u64, Ordering::Release);
+    }
+
+    /// A renewal is about to be sent.
+    pub(crate) fn renewal_sent(&self) {
+        lock(&self.cold).in_flight += 1;
+    }
+
+    /// A renewal was answered, or it is given up and may still reach the store until `unclear_until`.
+    pub(crate) fn renewal_over(&self, unclear_until: Option<BootTime>) {
+        let mut cold = lock(&self.cold);
+        cold.in_flight = cold.in_flight.saturating_sub(1);
+        cold.unclear_until = cold.unclear_until.max(unclear_until.unwrap_or(BootTime::ZERO));
+    }
+
+    /// Whether every renewal that was sent has come to its end in the store.
+    pub(crate) fn is_quiet(&self, now: BootTime) -> bool {
+        let cold = lock(&self.cold);
+        cold.in_flight == 0 && cold.unclear_until <= now
     }
 
     /// Until when the holder may believe; none when the lease is over.
@@ -173,17 +211,24 @@ impl LeaseCell {
             self.end_if_due(now, None);
             return if self.deadline().is_some() { Extended::Superseded } else { Extended::Over };
         }
-        let until =
-            deadline::valid_until(anchor, self.ttl(), granted, self.margin).min(self.hard_end).max(from);
+        // May be earlier than before: a store that granted less has to be believed (I3).
+        let believed = self.believed();
+        let until = deadline::valid_until(anchor, believed, granted, self.margin).min(self.hard_end);
         match self.deadline.compare_exchange(
             from.as_nanos(),
-            until.as_nanos(),
+            until.as_nanos().max(1),
             Ordering::AcqRel,
             Ordering::Acquire,
         ) {
             Ok(_) => Extended::Yes,
             Err(0) => Extended::Over,
-            Err(_) => Extended::Superseded,
+            Err(_) => {
+                // It may have reached the store after the one that moved the deadline.
+                if granted < believed {
+                    self.shorten(until);
+                }
+                Extended::Superseded
+            }
         }
     }
 
@@ -194,8 +239,14 @@ impl LeaseCell {
         });
     }
 
-    pub(crate) fn set_at_risk(&self, remaining: Option<Duration>) {
+    /// Warns that the lease is lost at `risk` unless it is renewed, or takes the warning back.
+    pub(crate) fn set_at_risk(&self, risk: Option<(BootTime, Duration)>) {
         let mut cold = lock(&self.cold);
+        // A warning that was decided before the deadline moved comes too late.
+        if risk.is_some_and(|(deadline, _)| self.deadline() != Some(deadline)) {
+            return;
+        }
+        let remaining = risk.map(|(_, remaining)| remaining);
         if cold.end.is_some() || cold.at_risk == remaining.is_some() || mutant!(RiskNeverShown) {
             return;
         }
@@ -250,15 +301,21 @@ fn fire(mut cold: MutexGuard<'_, Cold>, state: LeaseState) {
     drop(cold);
     if let Some(signals) = signals {
         let loss = state.is_loss();
-        signals.tell(state);
+        // Each is told although another one's waker panics.
+        guarded(|| signals.tell(state));
         if loss {
-            signals.cancelled.cancel();
+            guarded(|| signals.cancelled.cancel());
         }
     }
 }
 
+/// Runs what wakes a user's code: its panic ends neither a thread of ours nor what comes after it.
+pub(crate) fn guarded(f: impl FnOnce()) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+}
+
 fn signals(cold: &mut Cold) -> &Signals {
-    let Cold { end, at_risk, signals } = cold;
+    let Cold { end, at_risk, signals, .. } = cold;
     signals.get_or_insert_with(|| {
         let state = match (end.as_ref(), at_risk) {
             (Some(end), _) => end.clone(),

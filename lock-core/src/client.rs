@@ -19,11 +19,11 @@ use crate::cell::LeaseCell;
 use crate::line::Lines;
 use crate::rng::Jitter;
 use crate::seen::Seen;
-use crate::watchdog::{Abandoned, Order, Pending, ReleaseOrder};
+use crate::watchdog::{Abandoned, Lanes, Order, Pending, ReleaseOrder};
 use crate::{
-    AcquireRequest, Attempt, BackendError, BootTime, Claim, Contention, Effect, EndReason, ErrorKind, Grant,
-    Inspection, Lease, LeaseBackend, LeaseName, OwnerId, Profile, ReleaseRequest, Settings, SettingsError,
-    Token, Watchdog, deadline,
+    AcquireRequest, Attempt, BackendError, BootTime, Claim, Contention, Declared, Effect, EndReason,
+    ErrorKind, Grant, Inspection, Lease, LeaseBackend, LeaseName, OwnerId, Profile, ReleaseRequest, Settings,
+    SettingsError, Token, Watchdog, deadline,
 };
 
 /// Pauses between tries while the store does not answer.
@@ -40,6 +40,7 @@ pub(crate) struct ClientInner {
     pub(crate) backend: Arc<dyn LeaseBackend>,
     pub(crate) watchdog: Watchdog,
     pub(crate) group: u32,
+    pub(crate) lanes: Arc<Lanes>,
     pub(crate) operation_timeout: Duration,
     pub(crate) pending: Arc<Pending>,
     lines: Lines,
@@ -145,11 +146,13 @@ impl LeaseClient {
         watchdog: &Watchdog,
         timeout: Duration,
     ) -> Self {
-        let group = watchdog.shared().add_group(Arc::clone(&backend));
+        let lanes = Arc::new(Lanes::new(timeout));
+        let group = watchdog.shared().add_group(Arc::clone(&backend), Arc::clone(&lanes));
         LeaseClient(Arc::new(ClientInner {
             backend,
             watchdog: watchdog.clone(),
             group,
+            lanes,
             operation_timeout: timeout,
             pending: Arc::default(),
             lines: Lines::default(),
@@ -328,10 +331,33 @@ impl LeaseClient {
         }
         settings.validate()?;
         self.profile().refuse_ttl(settings.ttl)?;
+        self.refuse_min_hold(settings)?;
         if settings.deadline.is_some_and(|at| at <= SystemTime::now()) {
             return Err(SettingsError::DeadlinePassed.into());
         }
         Ok(())
+    }
+
+    /// Refuses a min_hold that the store cannot keep.
+    fn refuse_min_hold(&self, settings: &Settings) -> Result<(), BackendError> {
+        let profile = self.profile();
+        let (kind, message) = if settings.min_hold.is_zero() {
+            return Ok(());
+        } else if profile.keep_for == Declared::No {
+            let message = "this store cannot keep a name taken after its release (min_hold)".to_owned();
+            (ErrorKind::Unsupported, message)
+        } else if settings.min_hold > profile.ttl_max {
+            let (min_hold, limit) = (settings.min_hold, profile.ttl_max);
+            (
+                ErrorKind::ConfigInvalid,
+                format!("a min_hold of {min_hold:?} is not possible here: the longest is {limit:?}"),
+            )
+        } else {
+            return Ok(());
+        };
+        // why: refused before anything was sent.
+        let message = format!("{message}; nothing was granted");
+        Err(BackendError::new(kind, Effect::None, profile.name, "acquire", message))
     }
 
     /// The future's output, or none when `until` came first.
@@ -397,6 +423,8 @@ impl LeaseClient {
         pursuit: &mut Pursuit<'_>,
         settings: &Settings,
     ) -> Result<TryAcquire, AcquireError> {
+        // A shutdown waits until it is known what came of the attempt.
+        let _counted = self.0.pending.count();
         let mut floor = None;
         loop {
             let (sent_at, answer) = self.ask(pursuit, settings, floor).await?;
@@ -455,7 +483,10 @@ impl LeaseClient {
                 Ok((sent_at, answer))
             }
             Some(Err(e)) => {
-                pursuit.unclear |= e.effect() == Effect::Unknown && !mutant!(UnknownTakenForFailure);
+                if e.effect() == Effect::Unknown && !mutant!(UnknownTakenForFailure) {
+                    pursuit.unclear = true;
+                    pursuit.late_until = Some(self.now() + self.0.operation_timeout);
+                }
                 Err(e.into())
             }
             None => {
@@ -474,6 +505,10 @@ impl LeaseClient {
         grant: Grant,
         sent_at: BootTime,
     ) -> Result<Lease, AcquireError> {
+        if self.0.closed.load(Ordering::Acquire) {
+            pursuit.give_up();
+            return Err(AcquireError::Closed);
+        }
         let margin = self.profile().margin;
         let grant = if mutant!(DeadlineFromReply) { Grant { anchor: self.now(), ..grant } } else { grant };
         let valid_until = deadline::valid_until(grant.anchor, settings.ttl, grant.ttl, margin);
@@ -506,7 +541,8 @@ impl LeaseClient {
         ));
         let key = self.0.watchdog.shared().add(self.0.group, crate::sync::Arc::clone(&cell), grant.anchor);
         pursuit.unclear = false;
-        Ok(Lease::new(cell, key, self.clone(), settings.min_hold))
+        let late_until = pursuit.late_until.take();
+        Ok(Lease::new(cell, key, self.clone(), settings.min_hold, late_until))
     }
 
     /// The order that takes back whatever `claim` may hold.
@@ -519,6 +555,7 @@ impl LeaseClient {
     ) -> ReleaseOrder {
         ReleaseOrder {
             backend: Arc::clone(&self.0.backend),
+            lanes: Arc::clone(&self.0.lanes),
             claim,
             keep_until,
             timeout: self.0.operation_timeout,
@@ -539,12 +576,23 @@ struct Pursuit<'a> {
     name: &'a LeaseName,
     owner: OwnerId,
     ttl: Duration,
+    /// The store may hold a grant that nobody has taken over.
     unclear: bool,
+    /// Until when an attempt without a clear answer may still reach the store: longer than whatever a
+    /// later attempt was told (I7).
+    late_until: Option<BootTime>,
 }
 
 impl<'a> Pursuit<'a> {
     fn new(client: &'a LeaseClient, name: &'a LeaseName) -> Self {
-        Pursuit { client, name, owner: OwnerId::random(), ttl: Duration::ZERO, unclear: false }
+        Pursuit {
+            client,
+            name,
+            owner: OwnerId::random(),
+            ttl: Duration::ZERO,
+            unclear: false,
+            late_until: None,
+        }
     }
 
     fn claim(&self) -> Claim {
@@ -555,7 +603,7 @@ impl<'a> Pursuit<'a> {
     fn give_up(&mut self) {
         let now = self.client.now();
         let mut order = self.client.release_order(self.claim(), self.ttl, BootTime::ZERO, now);
-        order.again_at = Some(now + order.timeout);
+        order.again_at = self.late_until.take();
         self.client.order(Order::Release(order));
         self.owner = OwnerId::random();
         self.unclear = false;
@@ -564,7 +612,7 @@ impl<'a> Pursuit<'a> {
 
 impl Drop for Pursuit<'_> {
     fn drop(&mut self) {
-        if self.unclear {
+        if self.unclear || self.late_until.is_some() {
             self.give_up();
         }
     }
@@ -608,7 +656,8 @@ impl Drop for Attempting<'_, '_> {
         }
         let pursuit = &mut *self.pursuit;
         let now = pursuit.client.now();
-        let release = pursuit.client.release_order(pursuit.claim(), pursuit.ttl, BootTime::ZERO, now);
+        let mut release = pursuit.client.release_order(pursuit.claim(), pursuit.ttl, BootTime::ZERO, now);
+        release.again_at = pursuit.late_until.take();
         pursuit.client.order(Order::Abandoned(Abandoned { attempt, give_up: self.give_up, release }));
         pursuit.owner = OwnerId::random();
         pursuit.unclear = false;

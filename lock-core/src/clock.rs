@@ -166,14 +166,15 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// A clock at 1,000 s after boot, with a wall clock in the year 2026.
+    /// A clock at some 1,000 s after boot, with a wall clock in the year 2026. Neither is a round
+    /// number: what is cut to whole seconds or milliseconds shows.
     pub fn new() -> Self {
-        let now = BootTime::ZERO + Duration::from_secs(1_000);
+        let now = BootTime::from_nanos(1_000_123_456_789);
         ManualClock(Arc::new(Manual {
             state: Mutex::new(ManualState {
                 now,
                 awake: now,
-                unix_micros: 1_790_000_000_000_000,
+                unix_micros: 1_790_000_000_654_321,
                 alarms: Vec::new(),
             }),
             changed: Condvar::new(),

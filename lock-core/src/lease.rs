@@ -33,6 +33,35 @@ pub struct Lease {
     key: Option<Key>,
     client: LeaseClient,
     min_hold: Duration,
+    /// Until when an attempt of this owner without a clear answer may still reach the store.
+    late_until: Option<BootTime>,
+}
+
+/// The lease was over before the work was.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError<T> {
+    /// The work was stopped where it waited.
+    #[error("{0}")]
+    Stopped(LeaseOver),
+    /// The work came to its end, but only after the lease had: the resource may have seen a newer
+    /// holder meanwhile.
+    #[error("the work ended after its lease did: {over}")]
+    Late {
+        /// How the lease ended.
+        over: LeaseOver,
+        /// What the work gave, its own error included.
+        output: T,
+    },
+}
+
+impl<T> RunError<T> {
+    /// How the lease ended.
+    pub fn over(&self) -> &LeaseOver {
+        match self {
+            RunError::Stopped(over) | RunError::Late { over, .. } => over,
+        }
+    }
 }
 
 /// Why a renewal by hand, or a change of the ttl, did not succeed.
@@ -49,8 +78,14 @@ pub enum RenewError {
 }
 
 impl Lease {
-    pub(crate) fn new(cell: Arc<LeaseCell>, key: Key, client: LeaseClient, min_hold: Duration) -> Self {
-        Lease { cell, key: Some(key), client, min_hold }
+    pub(crate) fn new(
+        cell: Arc<LeaseCell>,
+        key: Key,
+        client: LeaseClient,
+        min_hold: Duration,
+        late_until: Option<BootTime>,
+    ) -> Self {
+        Lease { cell, key: Some(key), client, min_hold, late_until }
     }
 
     /// Its name.
@@ -144,17 +179,22 @@ impl Lease {
     /// way: that is what the token is for.
     ///
     /// # Errors
-    /// [`LeaseOver`] when the lease was, or came to be, over before `work` ended.
+    /// [`RunError`] when the lease was, or came to be, over before `work` ended. Work that ended late
+    /// keeps its output.
     #[allow(clippy::future_not_send)] // Send whenever `work` is
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, LeaseOver> {
-        self.check()?;
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, RunError<F::Output>> {
+        self.check().map_err(RunError::Stopped)?;
         let work = pin!(work);
         if mutant!(RunIgnoresLoss) {
             return Ok(work.await);
         }
         match select(pin!(self.lost()), work).await {
-            Either::Left((over, _)) => Err(over),
-            Either::Right((output, _)) => Ok(output),
+            Either::Left((over, _)) => Err(RunError::Stopped(over)),
+            // One poll may have taken long.
+            Either::Right((output, _)) => match self.check() {
+                Ok(()) => Ok(output),
+                Err(over) => Err(RunError::Late { over, output }),
+            },
         }
     }
 
@@ -167,14 +207,21 @@ impl Lease {
     /// # Cancel safety
     /// Dropped, the store may have renewed; the deadline did not move.
     pub async fn renew(&self) -> Result<(), RenewError> {
-        self.renew_with(self.cell.ttl()).await
+        self.renew_once(|| {}).await
     }
 
     /// Changes the ttl: a shorter one takes effect here first, a longer one in the store first.
     ///
+    /// A longer one is believed when the store has acknowledged it and no renewal with the shorter one
+    /// can reach the store any more. When one was given up shortly before, that takes up to the
+    /// operation timeout.
+    ///
     /// # Errors
     /// As [`Lease::renew`]; [`ErrorKind::Unsupported`] or [`ErrorKind::ConfigInvalid`] when the store
     /// cannot do it, with nothing changed.
+    ///
+    /// # Cancel safety
+    /// Dropped, a longer ttl is not believed; the store may keep it for one renewal.
     pub async fn set_ttl(&self, ttl: Duration) -> Result<(), RenewError> {
         let profile = self.client.profile();
         profile.refuse_ttl(ttl)?;
@@ -186,42 +233,81 @@ impl Lease {
             return Err(error.with_name(self.name()).into());
         }
         self.check()?;
-        if ttl < self.cell.ttl() {
+        if mutant!(SetTtlIgnored) {
             self.cell.set_ttl(ttl);
+            self.cell.believe(ttl);
+            return Ok(());
+        }
+        if ttl <= self.cell.believed() {
+            self.cell.set_ttl(ttl);
+            self.cell.believe(ttl);
             self.cell.shorten(deadline::valid_until(self.client.now(), ttl, ttl, self.cell.margin));
             self.answer(|key| Event::Replan { key });
+            return self.renew_once(|| {}).await;
         }
-        self.renew_with(ttl).await
+        // From here on every renewal asks for the longer one, and the deadline goes on with the shorter.
+        let before = self.cell.ttl();
+        self.cell.set_ttl(ttl);
+        let mut changing = Changing { cell: &self.cell, before: Some(before) };
+        self.quiet().await?;
+        self.renew_once(|| self.cell.believe(ttl)).await?;
+        changing.before = None;
+        Ok(())
     }
 
-    async fn renew_with(&self, ttl: Duration) -> Result<(), RenewError> {
+    /// Waits until no renewal that was sent before can reach the store any more.
+    async fn quiet(&self) -> Result<(), RenewError> {
+        /// Between two looks.
+        const LOOK: Duration = Duration::from_millis(5);
+        let timeout = self.client.0.operation_timeout;
+        let give_up = self.client.now() + timeout * 3;
+        loop {
+            self.check()?;
+            let now = self.client.now();
+            if self.cell.is_quiet(now) {
+                return Ok(());
+            }
+            if now >= give_up {
+                let error = self.client.timeout("set_ttl", Effect::Unknown, timeout * 3);
+                return Err(error.with_name(self.name()).into());
+            }
+            self.client.0.watchdog.sleep_until(now + LOOK).await;
+        }
+    }
+
+    /// One renewal; `acknowledged` is done before the deadline moves.
+    async fn renew_once(&self, acknowledged: impl FnOnce() + Send) -> Result<(), RenewError> {
         self.check()?;
         let (Some(key), Some(from)) = (self.key, self.cell.deadline()) else {
             return Err(self.over().into());
         };
         let sent_at = self.client.now();
-        let ttl = if mutant!(SetTtlIgnored) { self.cell.ttl() } else { ttl };
-        let renewal = [Renewal::new(self.cell.claim(), ttl, sent_at)];
+        // In this order: see the watchdog's renewals.
+        let mut sent = Sent::new(&self.cell, &self.client);
+        let renewal = [Renewal::new(self.cell.claim(), self.cell.ttl(), sent_at)];
         let limit = from.since(sent_at).min(self.client.0.operation_timeout);
         let call = self.client.0.backend.renew(&renewal);
         let answer = match select(pin!(call), self.client.0.watchdog.sleep_until(sent_at + limit)).await {
             Either::Left((answers, _)) => answers.into_iter().next(),
             Either::Right(_) => None,
         };
+        sent.is_clear = match &answer {
+            Some(Ok(_)) => true,
+            Some(Err(e)) => e.effect() == Effect::None,
+            None => false,
+        };
+        drop(sent);
         match answer {
             Some(Ok(RenewAnswer::Renewed { anchor, ttl: granted, .. })) => {
-                self.cell.set_ttl(ttl);
+                acknowledged();
                 self.answer(|_| Event::Renewed { key, from, anchor, granted });
             }
             Some(Ok(RenewAnswer::Lost(cause))) => self.answer(|_| Event::Gone { key, cause }),
             Some(Err(e)) => return Err(e.into()),
             None => {
                 self.check()?;
-                return Err(self
-                    .client
-                    .timeout("renew", Effect::Unknown, limit)
-                    .with_name(self.name())
-                    .into());
+                let error = self.client.timeout("renew", Effect::Unknown, limit);
+                return Err(error.with_name(self.name()).into());
             }
         }
         Ok(self.check()?)
@@ -255,7 +341,7 @@ impl Lease {
         let call = backend.release(&request);
         let result = self.client.bounded_from(now, "release", Effect::Unknown, call).await;
         if result.is_ok() {
-            background.order = None;
+            background.order = background.order.take().filter(|order| order.again_at.is_some());
         }
         result.map_err(|e| e.with_name(&self.cell.name))
     }
@@ -278,7 +364,9 @@ impl Lease {
         } else {
             self.cell.since + self.min_hold
         };
-        Some(self.client.release_order(self.cell.claim(), self.cell.ttl(), keep_until, now))
+        let mut order = self.client.release_order(self.cell.claim(), self.cell.ttl(), keep_until, now);
+        order.again_at = self.late_until.filter(|late_until| now < *late_until);
+        Some(order)
     }
 
     fn is_valid(&self) -> bool {
@@ -294,6 +382,41 @@ impl Lease {
             name: self.cell.name.clone(),
             token: self.cell.token,
             state: self.cell.state(self.client.now()),
+        }
+    }
+}
+
+/// A renewal by hand under way; dropped without a clear answer, it may still reach the store.
+struct Sent<'a> {
+    cell: &'a LeaseCell,
+    client: &'a LeaseClient,
+    is_clear: bool,
+}
+
+impl<'a> Sent<'a> {
+    fn new(cell: &'a LeaseCell, client: &'a LeaseClient) -> Self {
+        cell.renewal_sent();
+        Sent { cell, client, is_clear: false }
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let late_until = self.client.now() + self.client.0.lanes.late_max;
+        self.cell.renewal_over((!self.is_clear).then_some(late_until));
+    }
+}
+
+/// A longer ttl that is not believed yet; given up, renewals ask for the former one again.
+struct Changing<'a> {
+    cell: &'a LeaseCell,
+    before: Option<Duration>,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            self.cell.set_ttl(before);
         }
     }
 }

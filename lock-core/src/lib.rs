@@ -111,7 +111,7 @@ pub use context::BackendContext;
 pub use error::{BackendError, Effect, ErrorKind};
 pub use fence::FencePost;
 pub use holder::{HolderInfo, HolderInfoError};
-pub use lease::{Lease, RenewError};
+pub use lease::{Lease, RenewError, RunError};
 pub use memory::MemoryBackend;
 pub use name::{LeaseName, NameError};
 pub use owner::OwnerId;

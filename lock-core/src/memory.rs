@@ -5,7 +5,7 @@
 //! the same step, so that a clock that steps back cannot repeat it; an expired record waits for the
 //! next asker or for the sweep that runs once in so many grants.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -52,6 +52,8 @@ struct State {
     forced: HashMap<OwnerId, (String, String)>,
     fenced: HashMap<LeaseName, FencedRecord>,
     grants_until_sweep: usize,
+    /// Names whose next call is applied and not answered: a fault for tests.
+    unanswered: HashSet<LeaseName>,
 }
 
 struct Record {
@@ -107,6 +109,14 @@ impl MemoryBackend {
         state.records.remove(name);
     }
 
+    /// The next acquire, renewal or release of a name is applied, and its reply is lost. For tests
+    /// of this and other crates.
+    #[doc(hidden)]
+    pub fn lose_next_reply(&self, name: &LeaseName) {
+        let mut state = self.store.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        state.unanswered.insert(name.clone());
+    }
+
     fn state(&self, op: &'static str) -> Result<MutexGuard<'_, State>, BackendError> {
         if self.closed.load(Ordering::Acquire) && !mutant!(CloseForgotten) {
             // why: the store is not touched any more.
@@ -154,6 +164,16 @@ impl State {
         }
     }
 
+    /// The error of a call on `name` whose reply is lost, if that was ordered.
+    fn unanswered(&mut self, op: &'static str, name: &LeaseName) -> Result<(), BackendError> {
+        if self.unanswered.is_empty() || !self.unanswered.remove(name) {
+            return Ok(());
+        }
+        let effect = if mutant!(LostReplyCalledNoEffect) { Effect::None } else { Effect::Unknown };
+        let message = "the reply was lost on purpose: ask again, or release, with the same owner";
+        Err(BackendError::new(ErrorKind::Unavailable, effect, "memory", op, message).with_name(name))
+    }
+
     fn sweep(&mut self, now: BootTime) {
         if self.grants_until_sweep > 0 {
             self.grants_until_sweep -= 1;
@@ -162,7 +182,7 @@ impl State {
         let State { records, floor, .. } = self;
         records.retain(|_, record| {
             let live = record.is_live(now);
-            if !live {
+            if !live && !mutant!(SweptTokenForgotten) {
                 *floor = (*floor).max(Some(record.token));
             }
             live
@@ -211,6 +231,11 @@ impl Record {
         self.expires.since(if mutant!(InspectOverstatesRemaining) { BootTime::ZERO } else { now })
     }
 
+    /// The token that the next one must exceed.
+    fn last_token(&self, now: BootTime) -> Option<Token> {
+        (self.is_live(now) || !mutant!(ExpiredTokenForgotten)).then_some(self.token)
+    }
+
     /// Whether `renewal` comes from the owner and in time.
     fn is_renewed_by(&self, renewal: &Renewal, now: BootTime) -> bool {
         let owner = self.owner == Some(renewal.claim.owner) || mutant!(RenewIgnoresOwner);
@@ -244,10 +269,62 @@ impl Record {
     }
 }
 
-/// What a store makes of a name that compares without case and trailing blanks.
-#[cfg_attr(not(leasehold_mutants), allow(dead_code))]
-fn look_alike(name: &LeaseName) -> LeaseName {
-    LeaseName::new(name.as_str().trim_end().to_lowercase()).unwrap_or_else(|_| name.clone())
+/// When a countdown that starts now is over.
+fn end(now: BootTime, ttl: Duration) -> BootTime {
+    let end = now + ttl;
+    if mutant!(ExpiryInWholeSeconds) {
+        return BootTime::from_nanos(end.as_nanos() / 1_000_000_000 * 1_000_000_000);
+    }
+    end
+}
+
+/// The grant of a request: its anchor is the reading that the caller took before it asked.
+fn granted(request: &AcquireRequest, token: Token) -> Attempt {
+    let mut grant = Grant::of(request, token);
+    if mutant!(GrantAnchorLate) {
+        grant.anchor = grant.anchor + Duration::from_millis(50);
+    }
+    Attempt::Granted(grant)
+}
+
+/// The answer to a renewal, with the anchor that its caller gave it.
+fn renewed(renewal: &Renewal) -> RenewAnswer {
+    if mutant!(RenewAnchorLate) {
+        let anchor = renewal.sent_at + Duration::from_millis(50);
+        return RenewAnswer::Renewed { anchor, ttl: renewal.store_ttl, revoke: None };
+    }
+    RenewAnswer::renewed(renewal)
+}
+
+/// A batch as a store takes it that looks at its first renewal alone.
+#[cfg(leasehold_mutants)]
+fn like_the_first(renewals: &[Renewal]) -> Vec<Renewal> {
+    let mut all = renewals.to_vec();
+    for renewal in &mut all {
+        if mutant!(RenewUsesFirstTtl) {
+            renewal.store_ttl = renewals[0].store_ttl;
+        }
+        if mutant!(RenewUsesFirstFloor) {
+            renewal.token_floor = renewals[0].token_floor;
+        }
+    }
+    all
+}
+
+/// The name that a store with too little room for names, or too little care, takes for this one.
+fn name_in_store(name: &LeaseName) -> LeaseName {
+    const ROOM: usize = 200;
+    let text = name.as_str();
+    let kept = if mutant!(NamesCollapse) {
+        LeaseName::new(text.trim_end().to_lowercase())
+    } else if mutant!(NamesCutBehind) {
+        LeaseName::new(&text[..text.floor_char_boundary(ROOM)])
+    } else if mutant!(NamesCutInFront) {
+        LeaseName::new(&text[text.ceil_char_boundary(text.len().saturating_sub(ROOM))..])
+    } else {
+        return name.clone();
+    };
+    kept.unwrap_or_else(|_| name.clone())
 }
 
 fn exhausted(error: TokenError, name: &LeaseName) -> BackendError {
@@ -277,8 +354,8 @@ impl LeaseBackend for MemoryBackend {
         let floor = if mutant!(TokenFloorIgnored) { None } else { request.token_floor };
         let floor = state.floor.max(floor);
         let ttl = if mutant!(ExpiryTooEarly) { request.store_ttl / 2 } else { request.store_ttl };
-        let expires = now + ttl;
-        let name = if mutant!(NamesCollapse) { &look_alike(&request.name) } else { &request.name };
+        let expires = end(now, ttl);
+        let name = &name_in_store(&request.name);
         match state.records.get_mut(name) {
             Some(record) if record.is_live(now) && !raced && !record.is_stolen(request, now) => {
                 if record.owner != Some(request.owner) {
@@ -301,10 +378,11 @@ impl LeaseBackend for MemoryBackend {
                 if !mutant!(ReacquireKeepsExpiry) {
                     record.expires = expires;
                 }
-                Ok(Attempt::Granted(Grant::of(request, record.token)))
+                let answer = granted(request, record.token);
+                state.unanswered("acquire", &request.name).map(|()| answer)
             }
             found => {
-                let last = found.as_ref().map(|record| record.token);
+                let last = found.as_ref().and_then(|record| record.last_token(now));
                 let token = match last.max(floor) {
                     Some(stuck) if mutant!(StuckToken) => stuck,
                     _ => Token::next(last, clock_us, floor).map_err(|e| exhausted(e, &request.name))?,
@@ -324,7 +402,7 @@ impl LeaseBackend for MemoryBackend {
                     Some(slot) => *slot = record,
                     None => drop(state.records.insert(name.clone(), record)),
                 }
-                Ok(Attempt::Granted(Grant::of(request, token)))
+                state.unanswered("acquire", &request.name).map(|()| granted(request, token))
             }
         }
     }
@@ -336,7 +414,9 @@ impl LeaseBackend for MemoryBackend {
             Ok(state) => state,
             Err(e) => return renewals.iter().map(|_| Err(e.clone())).collect(),
         };
-        let answers = renewals.iter().map(|renewal| match state.records.get_mut(&renewal.claim.name) {
+        #[cfg(leasehold_mutants)]
+        let renewals = &like_the_first(renewals)[..];
+        let answer = |renewal: &Renewal| match state.records.get_mut(&renewal.claim.name) {
             Some(record) if record.is_renewed_by(renewal, now) => {
                 if mutant!(RenewChangesToken)
                     || renewal.token_floor.is_some_and(|floor| floor >= record.token)
@@ -346,9 +426,9 @@ impl LeaseBackend for MemoryBackend {
                         .map_err(|e| exhausted(e, &renewal.claim.name))?;
                 }
                 if !mutant!(RenewExtendsNothing) {
-                    record.expires = now + renewal.store_ttl;
+                    record.expires = end(now, renewal.store_ttl);
                 }
-                Ok(RenewAnswer::renewed(renewal))
+                Ok(renewed(renewal))
             }
             None if mutant!(RenewRecreates) => {
                 let token = renewal
@@ -366,8 +446,21 @@ impl LeaseBackend for MemoryBackend {
                 Ok(RenewAnswer::renewed(renewal))
             }
             _ => Ok(RenewAnswer::Lost(state.lost(&renewal.claim, now))),
-        });
-        if mutant!(RenewReversesBatch) { answers.rev().collect() } else { answers.collect() }
+        };
+        let mut answers: Vec<_> = renewals.iter().map(answer).collect();
+        if mutant!(RenewReversesBatch) {
+            answers.reverse();
+        }
+        let lost = renewals.iter().find_map(|r| state.unanswered("renew", &r.claim.name).err());
+        match lost {
+            None => answers,
+            Some(error) if mutant!(FailedBatchIsShort) => vec![Err(error)],
+            Some(_) if mutant!(FailedRenewalIsLost) => {
+                renewals.iter().map(|_| Ok(RenewAnswer::Lost(LostCause::ExpiredInStore))).collect()
+            }
+            // One call carried them all: nobody knows of any.
+            Some(error) => renewals.iter().map(|r| Err(error.clone().with_name(&r.claim.name))).collect(),
+        }
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released, BackendError> {
@@ -380,7 +473,7 @@ impl LeaseBackend for MemoryBackend {
                     || (mutant!(KeptNameIsFreedAgain) && record.owner.is_none()) =>
             {
                 state.free(&claim.name, request.keep_for, request.sent_at);
-                Ok(Released::Released)
+                state.unanswered("release", &claim.name).map(|()| Released::Released)
             }
             Some(record) => {
                 let now = self.context.now();

@@ -39,6 +39,10 @@ mutants! {
     TokenWithoutClock,
     /// A released record takes its token with it.
     ReleasedTokenForgotten,
+    /// A record that ran out takes its token with it.
+    ExpiredTokenForgotten,
+    /// A record that is collected takes its token with it.
+    SweptTokenForgotten,
     /// A token floor in an acquire is ignored.
     TokenFloorIgnored,
     /// A token floor in a repeated acquire is ignored.
@@ -63,6 +67,10 @@ mutants! {
     ExpiryNeverFires,
     /// A grant runs out at half its time.
     ExpiryTooEarly,
+    /// A grant runs out at the last whole second before its time.
+    ExpiryInWholeSeconds,
+    /// The anchor of a grant lies after the start of the store's countdown.
+    GrantAnchorLate,
     /// A release ends anybody's grant.
     ReleaseIgnoresOwner,
     /// A release frees a name that is to stay taken.
@@ -83,6 +91,18 @@ mutants! {
     RenewChangesToken,
     /// A batch is answered in reverse order.
     RenewReversesBatch,
+    /// A batch is renewed with the ttl of its first renewal.
+    RenewUsesFirstTtl,
+    /// A batch is renewed with the token floor of its first renewal.
+    RenewUsesFirstFloor,
+    /// The anchor of a renewal lies after the start of the store's countdown.
+    RenewAnchorLate,
+    /// A failed batch is answered by one error, however long it is.
+    FailedBatchIsShort,
+    /// A renewal of unknown outcome is told as a loss.
+    FailedRenewalIsLost,
+    /// A call whose reply was lost says that nothing was done.
+    LostReplyCalledNoEffect,
     /// A release wakes nobody.
     WakeLost,
     /// A wake-up before the wait is forgotten.
@@ -109,6 +129,10 @@ mutants! {
     HolderInfoDropped,
     /// Names that look alike are one.
     NamesCollapse,
+    /// Of a name only the first 200 bytes count.
+    NamesCutBehind,
+    /// Of a name only the last 200 bytes count.
+    NamesCutInFront,
     /// A list leaves out names with unusual characters.
     ListHidesNames,
     /// A list shows names that do not start with the prefix.

@@ -24,12 +24,14 @@ impl Timers {
         self.next_id
     }
 
-    pub(crate) fn set(&mut self, at: BootTime, id: u64, waker: Waker) {
-        self.by_time.insert((at, id), waker);
+    #[must_use = "dropped outside the lock"]
+    pub(crate) fn set(&mut self, at: BootTime, id: u64, waker: Waker) -> Option<Waker> {
+        self.by_time.insert((at, id), waker)
     }
 
-    pub(crate) fn remove(&mut self, at: BootTime, id: u64) {
-        self.by_time.remove(&(at, id));
+    #[must_use = "dropped outside the lock"]
+    pub(crate) fn remove(&mut self, at: BootTime, id: u64) -> Option<Waker> {
+        self.by_time.remove(&(at, id))
     }
 
     pub(crate) fn next(&self) -> BootTime {
@@ -81,13 +83,7 @@ impl Future for Sleep {
         if shared.now() >= self.at {
             return Poll::Ready(());
         }
-        let at = self.at;
-        let id = self.id;
-        match shared.with_timers(at, |timers| {
-            let id = id.unwrap_or_else(|| timers.new_id());
-            timers.set(at, id, cx.waker().clone());
-            id
-        }) {
+        match shared.set_timer(self.at, self.id, cx.waker().clone()) {
             Some(id) => {
                 self.id = Some(id);
                 Poll::Pending

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_core::{AcquireError, Effect, LeaseOver, Wait};
+use leasehold_core::{AcquireError, Effect, Wait};
 
 use super::wait::{acquiring, waits};
 use super::{SOON, becomes_free};
@@ -213,7 +213,7 @@ pub(crate) async fn run_stops_the_work_at_a_loss(bench: Bench) -> Result<(), Fai
         lease.run(work).await
     });
     bench.until_true("the work is stopped", a.ttl() + SOON, || work.is_finished()).await?;
-    let LeaseOver { state, .. } = take!(work.await?, Err(over) => over, "endless work ended");
+    let state = take!(work.await?, Err(cut) => cut.over().state.clone(), "endless work ended");
     check!(state.is_loss(), "stopped by {state:?}");
     check!(alive.await.is_err(), "the work still runs");
     Ok(())

@@ -12,13 +12,13 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::Shared;
 use super::step::{Batch, Event, Key};
+use crate::cell::LeaseCell;
 use crate::{
-    Attempt, BackendError, BootTime, Claim, Effect, LeaseBackend, ReleaseRequest, Released, RenewAnswer,
-    Renewal,
+    Attempt, BackendError, BootTime, Claim, Effect, LeaseBackend, ReleaseRequest, RenewAnswer, Renewal,
 };
 
-/// Calls in flight at once: renewals, and clean-ups beside them, so that a store that hangs on one
-/// kind does not starve the other.
+/// Calls in flight at once, for each client: renewals, and clean-ups beside them, so that neither a
+/// store that hangs nor a kind of call that hangs starves the others.
 const RENEWALS_IN_FLIGHT_MAX: usize = 48;
 const CLEANUPS_IN_FLIGHT_MAX: usize = 16;
 /// Pauses between tries of a background release.
@@ -29,6 +29,25 @@ const RELEASE_PAUSE_DIVISOR: u32 = 8;
 const RELEASE_PAUSE_LIMIT: Duration = Duration::from_secs(30);
 /// How long a stopped watchdog goes on cleaning up.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// The calls that one client may have in flight.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    renewals: Semaphore,
+    cleanups: Semaphore,
+    /// How long a call that was given up may still be on its way to the store.
+    pub(crate) late_max: Duration,
+}
+
+impl Lanes {
+    pub(crate) fn new(late_max: Duration) -> Self {
+        Lanes {
+            renewals: Semaphore::new(RENEWALS_IN_FLIGHT_MAX),
+            cleanups: Semaphore::new(CLEANUPS_IN_FLIGHT_MAX),
+            late_max,
+        }
+    }
+}
 
 /// What the I/O thread is to do.
 pub(crate) enum Order {
@@ -82,6 +101,7 @@ impl Drop for Counted {
 /// A release that nobody waits for.
 pub(crate) struct ReleaseOrder {
     pub(crate) backend: Arc<dyn LeaseBackend>,
+    pub(crate) lanes: Arc<Lanes>,
     pub(crate) claim: Claim,
     /// Until when the name stays taken all the same.
     pub(crate) keep_until: BootTime,
@@ -89,7 +109,7 @@ pub(crate) struct ReleaseOrder {
     pub(crate) timeout: Duration,
     /// When the store has let the grant run out by itself.
     pub(crate) until: BootTime,
-    /// When to release once more if there was nothing to release: an attempt of unknown outcome may
+    /// When to release once more, whatever the first release finds: an attempt of unknown outcome may
     /// still arrive (I7).
     pub(crate) again_at: Option<BootTime>,
     pub(crate) counted: Counted,
@@ -133,24 +153,23 @@ impl Drop for EndsQuietly {
 
 #[allow(clippy::future_not_send)] // lives on the I/O thread
 async fn serve(shared: Weak<Shared>, mut inbox: mpsc::UnboundedReceiver<Order>) {
-    let renewals = Arc::new(Semaphore::new(RENEWALS_IN_FLIGHT_MAX));
-    let cleanups = Arc::new(Semaphore::new(CLEANUPS_IN_FLIGHT_MAX));
     let cleaning = Arc::new(Pending::default());
     while let Some(order) = inbox.recv().await {
-        let permits = Arc::clone(if matches!(order, Order::Renew(_)) { &renewals } else { &cleanups });
         let shared = Weak::clone(&shared);
         let counted = cleaning.count();
         match order {
             Order::Renew(batch) => drop(tokio::spawn(async move {
-                let _permit = permits.acquire_owned().await;
+                let lanes = Arc::clone(&batch.lanes);
+                // Never closed.
+                let _permit = lanes.renewals.acquire().await;
                 renew(&shared, batch).await;
             })),
             Order::Release(order) => drop(tokio::spawn(async move {
-                release(&Timing(shared), order, &permits).await;
+                release(&Timing(shared), order).await;
                 drop(counted);
             })),
             Order::Abandoned(abandoned) => drop(tokio::spawn(async move {
-                clean_up(&Timing(shared), abandoned, &permits).await;
+                clean_up(&Timing(shared), abandoned).await;
                 drop(counted);
             })),
             Order::Stop => {
@@ -162,15 +181,15 @@ async fn serve(shared: Weak<Shared>, mut inbox: mpsc::UnboundedReceiver<Order>) 
     inbox.close();
     // The last orders may stand behind the stop: guards that were dropped in the same breath.
     while let Ok(order) = inbox.try_recv() {
-        let (shared, permits) = (Weak::clone(&shared), Arc::clone(&cleanups));
+        let shared = Weak::clone(&shared);
         let counted = cleaning.count();
         match order {
             Order::Release(order) => drop(tokio::spawn(async move {
-                release(&Timing(shared), order, &permits).await;
+                release(&Timing(shared), order).await;
                 drop(counted);
             })),
             Order::Abandoned(abandoned) => drop(tokio::spawn(async move {
-                clean_up(&Timing(shared), abandoned, &permits).await;
+                clean_up(&Timing(shared), abandoned).await;
                 drop(counted);
             })),
             Order::Renew(_) | Order::Stop => drop(counted),
@@ -213,14 +232,16 @@ async fn renew(shared: &Weak<Shared>, batch: Batch) {
     let Some(strong) = shared.upgrade() else { return };
     let sent_at = strong.now();
     // What was released or lost since the batch was cut is not renewed any more (I6).
-    let mut live: Vec<(Key, BootTime)> = Vec::with_capacity(batch.items.len());
+    let mut live: Vec<(Key, BootTime, &crate::sync::Arc<LeaseCell>)> = Vec::with_capacity(batch.items.len());
     let mut renewals = Vec::with_capacity(batch.items.len());
     let mut timeout = Duration::MAX;
     for (key, cell) in &batch.items {
         if let Some(deadline) = cell.deadline() {
-            live.push((*key, deadline));
+            live.push((*key, deadline, cell));
+            // In this order: whoever changes the ttl and then sees nothing in flight is not overtaken.
+            cell.renewal_sent();
             renewals.push(Renewal::new(cell.claim(), cell.ttl(), sent_at));
-            timeout = timeout.min(cell.plan.attempt_timeout(cell.ttl()));
+            timeout = timeout.min(cell.plan.attempt_timeout(cell.believed()));
         }
     }
     drop(strong);
@@ -236,13 +257,23 @@ async fn renew(shared: &Weak<Shared>, batch: Batch) {
     };
     let Some(strong) = shared.upgrade() else { return };
     let mut answers = answers.into_iter();
-    strong.answer(live.into_iter().map(|(key, from)| match answers.next() {
-        Some(Ok(RenewAnswer::Renewed { anchor, ttl, .. })) => {
-            Event::Renewed { key, from, anchor, granted: ttl }
+    let unclear_until = strong.now() + batch.lanes.late_max;
+    strong.answer(live.into_iter().map(|(key, from, cell)| {
+        let answer = answers.next();
+        let clear = match &answer {
+            Some(Ok(_)) => true,
+            Some(Err(e)) => e.effect() == Effect::None,
+            None => false,
+        };
+        cell.renewal_over((!clear).then_some(unclear_until));
+        match answer {
+            Some(Ok(RenewAnswer::Renewed { anchor, ttl, .. })) => {
+                Event::Renewed { key, from, anchor, granted: ttl }
+            }
+            Some(Ok(RenewAnswer::Lost(cause))) => Event::Gone { key, cause },
+            // A backend that answers too few leaves the rest unknown.
+            Some(Err(_)) | None => Event::Failed { key },
         }
-        Some(Ok(RenewAnswer::Lost(cause))) => Event::Gone { key, cause },
-        // A backend that answers too few leaves the rest unknown.
-        Some(Err(_)) | None => Event::Failed { key },
     }));
 }
 
@@ -250,50 +281,52 @@ async fn renew(shared: &Weak<Shared>, batch: Batch) {
 ///
 /// The attempt goes on without a permit: it was under way before, and it may hold the very connection
 /// that those who have the permits wait for.
-async fn clean_up(timing: &Timing, abandoned: Abandoned, permits: &Semaphore) {
+async fn clean_up(timing: &Timing, abandoned: Abandoned) {
     let Abandoned { attempt, give_up, release: mut order } = abandoned;
     // A task of its own: a panic in it must not eat the clean-up.
     let mut task = tokio::spawn(attempt);
     let left = give_up.since(timing.now());
     match timing.within(left, &mut task).await {
         // A refused try leaves nothing behind, and neither does a failure that provably had no effect.
-        Some(Ok(Ok(Attempt::Held(_)))) => {}
-        Some(Ok(Err(e))) if e.effect() == Effect::None => {}
-        Some(Ok(Ok(Attempt::Granted(_)))) => release(timing, order, permits).await,
+        Some(Ok(Ok(Attempt::Held(_)))) if order.again_at.is_none() => {}
+        Some(Ok(Err(e))) if e.effect() == Effect::None && order.again_at.is_none() => {}
+        Some(Ok(Ok(Attempt::Held(_)))) => release(timing, order).await,
+        Some(Ok(Ok(Attempt::Granted(_)))) => release(timing, order).await,
         // Unknown, or a panic somewhere in between.
         Some(Ok(Err(_)) | Err(_)) => {
             order.again_at = Some(timing.now() + order.timeout);
-            release(timing, order, permits).await;
+            release(timing, order).await;
         }
         None => {
             // It still runs. The backend orders this release after it; in case it does not, the
             // release is repeated once the attempt has come to its end.
             let again = ReleaseOrder {
                 backend: Arc::clone(&order.backend),
+                lanes: Arc::clone(&order.lanes),
                 claim: order.claim.clone(),
                 counted: order.counted.0.count(),
                 ..order
             };
             let timeout = order.timeout;
-            release(timing, order, permits).await;
+            release(timing, order).await;
             if timing.within(timeout, &mut task).await.is_none() {
                 task.abort();
             }
             if mutant!(LateGrantNotReleased) {
                 return;
             }
-            release(timing, again, permits).await;
+            release(timing, again).await;
         }
     }
 }
 
 /// Releases until the store answers, or until it has let the grant run out by itself.
-async fn release(timing: &Timing, mut order: ReleaseOrder, permits: &Semaphore) {
+async fn release(timing: &Timing, mut order: ReleaseOrder) {
     let started = timing.now();
     let mut pause = RELEASE_PAUSE_MIN;
     loop {
         // For the call alone: whoever pauses holds up nobody. Never closed.
-        let permit = permits.acquire().await;
+        let permit = order.lanes.cleanups.acquire().await;
         let now = timing.now();
         let mut request = ReleaseRequest::new(order.claim.clone(), now);
         request.keep_for = order.keep_until.since(now);
@@ -301,10 +334,11 @@ async fn release(timing: &Timing, mut order: ReleaseOrder, permits: &Semaphore) 
         let answer = timing.within(order.timeout, call).await;
         drop(permit);
         match answer {
-            Some(Ok(Ok(Released::Released))) => return,
             Some(Ok(Ok(_))) => match order.again_at.take() {
                 Some(at) => {
                     timing.sleep(at.since(timing.now())).await;
+                    // What was kept is kept already; the repetition only ends what came late.
+                    order.keep_until = BootTime::ZERO;
                     continue;
                 }
                 None => return,

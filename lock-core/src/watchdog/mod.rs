@@ -27,13 +27,13 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::cell::LeaseCell;
+use crate::cell::{LeaseCell, guarded};
 use crate::rng::Jitter;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::timers::{Sleep, TimerHandle, Timers};
 use crate::{Alarm, BackendContext, BootTime, Clock, LeaseBackend, SystemClock};
 
-pub(crate) use io::{Abandoned, Order, Pending, ReleaseOrder};
+pub(crate) use io::{Abandoned, Lanes, Order, Pending, ReleaseOrder};
 use step::{Action, Event, Key, State};
 
 /// The watchdog could not start. Nothing was acquired; nothing can be held safely without it.
@@ -203,8 +203,8 @@ impl Shared {
         let _ = self.orders.send(order);
     }
 
-    pub(crate) fn add_group(&self, backend: StdArc<dyn LeaseBackend>) -> u32 {
-        self.lock().leases.add_group(backend)
+    pub(crate) fn add_group(&self, backend: StdArc<dyn LeaseBackend>, lanes: StdArc<Lanes>) -> u32 {
+        self.lock().leases.add_group(backend, lanes)
     }
 
     pub(crate) fn remove_group(&self, group: u32) {
@@ -232,23 +232,33 @@ impl Shared {
         }
     }
 
-    /// Sets a timer; none when the watchdog stops.
-    pub(crate) fn with_timers<R>(&self, at: BootTime, f: impl FnOnce(&mut Timers) -> R) -> Option<R> {
-        let mut core = self.lock();
-        if core.stopping {
-            return None;
-        }
-        let result = f(&mut core.timers);
-        if at < core.next_wake {
-            core.next_wake = at;
+    /// Sets the timer `id`, or a new one; none when the watchdog stops.
+    ///
+    /// Wakers are made and dropped outside the lock: dropping one may run any code, ours included.
+    pub(crate) fn set_timer(&self, at: BootTime, id: Option<u64>, waker: Waker) -> Option<u64> {
+        let (id, _replaced) = {
+            let mut core = self.lock();
+            if core.stopping {
+                return None;
+            }
+            let id = id.unwrap_or_else(|| core.timers.new_id());
+            let replaced = core.timers.set(at, id, waker);
+            let earlier = at < core.next_wake;
+            if earlier {
+                core.next_wake = at;
+            }
             drop(core);
-            self.alarm.ring();
-        }
-        Some(result)
+            if earlier {
+                self.alarm.ring();
+            }
+            (id, replaced)
+        };
+        Some(id)
     }
 
     pub(crate) fn forget_timer(&self, at: BootTime, id: u64) {
-        self.lock().timers.remove(at, id);
+        let forgotten = self.lock().timers.remove(at, id);
+        drop(forgotten);
     }
 
     /// How long nothing has run, seen by somebody who finds a deadline over: none when the clock
@@ -317,7 +327,7 @@ impl Shared {
                     guarded(|| _ = cell.end_if_due(self.clock.now(), paused));
                 }
                 Action::End { cell, state } => guarded(|| _ = cell.end(state)),
-                Action::Risk { cell, remaining } => guarded(|| cell.set_at_risk(remaining)),
+                Action::Risk { cell, risk } => guarded(|| cell.set_at_risk(risk)),
             }
         }
     }
@@ -332,11 +342,6 @@ impl Shared {
         self.order(Order::Stop);
         wake_all(wakers);
     }
-}
-
-/// A panicking waker of a user must not end the clock thread, and with it every loss signal.
-fn guarded(f: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(f));
 }
 
 fn wake_all(wakers: Vec<Waker>) {

@@ -45,7 +45,10 @@ impl Model {
             }),
             orders,
         });
-        let group = shared.add_group(StdArc::new(super::step::testing::ProfileOnly::new()));
+        let group = shared.add_group(
+            StdArc::new(super::step::testing::ProfileOnly::new()),
+            StdArc::new(super::Lanes::new(Duration::from_secs(5))),
+        );
         Model { clock, shared, inbox, group }
     }
 

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc as StdArc;
 use std::time::Duration;
 
+use super::io::Lanes;
 use crate::cell::{Extended, LeaseCell};
 use crate::rng::Jitter;
 use crate::sync::Arc;
@@ -55,7 +56,7 @@ pub(crate) enum Action {
     /// End the lease because its time is over.
     EndDue { cell: Arc<LeaseCell>, paused: Option<Duration> },
     /// Warn, or take the warning back.
-    Risk { cell: Arc<LeaseCell>, remaining: Option<Duration> },
+    Risk { cell: Arc<LeaseCell>, risk: Option<(BootTime, Duration)> },
     /// Renew these, in one call.
     Renew(Batch),
 }
@@ -63,6 +64,7 @@ pub(crate) enum Action {
 /// Renewals of one call.
 pub(crate) struct Batch {
     pub(crate) backend: StdArc<dyn LeaseBackend>,
+    pub(crate) lanes: StdArc<Lanes>,
     pub(crate) items: Vec<(Key, Arc<LeaseCell>)>,
 }
 
@@ -82,6 +84,7 @@ struct Entry {
 
 struct Group {
     backend: StdArc<dyn LeaseBackend>,
+    lanes: StdArc<Lanes>,
     timers: BTreeSet<(BootTime, u32)>,
 }
 
@@ -92,6 +95,7 @@ pub(crate) struct State {
     groups: Vec<Option<Group>>,
     jitter: Jitter,
     held: usize,
+    first_group: u32,
     pub(crate) renewals_sent: u64,
     pub(crate) batches_sent: u64,
 }
@@ -104,6 +108,7 @@ impl State {
             groups: Vec::new(),
             jitter,
             held: 0,
+            first_group: 0,
             renewals_sent: 0,
             batches_sent: 0,
         }
@@ -113,8 +118,8 @@ impl State {
         self.held
     }
 
-    pub(crate) fn add_group(&mut self, backend: StdArc<dyn LeaseBackend>) -> u32 {
-        let group = Some(Group { backend, timers: BTreeSet::new() });
+    pub(crate) fn add_group(&mut self, backend: StdArc<dyn LeaseBackend>, lanes: StdArc<Lanes>) -> u32 {
+        let group = Some(Group { backend, lanes, timers: BTreeSet::new() });
         let slot = self.groups.iter().position(Option::is_none).unwrap_or_else(|| {
             self.groups.push(None);
             self.groups.len() - 1
@@ -250,7 +255,11 @@ impl State {
     fn tick(&mut self, now: BootTime, late: Duration, actions: &mut Vec<Action>) {
         let paused = (late >= PAUSE_MIN).then_some(late);
         let mut budget = LEASES_PER_STEP_MAX;
-        for g in 0..self.groups.len() as u32 {
+        // Each group comes first in turn: one with many leases must not use up every step.
+        self.first_group = self.first_group.wrapping_add(1);
+        let groups = self.groups.len() as u32;
+        let first = self.first_group;
+        for g in (0..groups).map(move |n| (n + first % groups) % groups) {
             let mut due: Vec<u32> = Vec::new();
             while budget > 0 {
                 let Some(group) = &self.groups[g as usize] else { break };
@@ -271,7 +280,7 @@ impl State {
                     Some(deadline) => {
                         if now >= entry.warn {
                             entry.warn = BootTime::MAX;
-                            actions.push(Action::Risk { cell, remaining: Some(deadline.since(now)) });
+                            actions.push(Action::Risk { cell, risk: Some((deadline, deadline.since(now))) });
                         }
                         if now >= entry.due {
                             entry.due = BootTime::MAX;
@@ -295,7 +304,7 @@ impl State {
         let (Some(entry), Some(group)) = (&self.entries[first as usize], &self.groups[g as usize]) else {
             return Vec::new();
         };
-        let horizon = now + entry.cell.plan.interval(entry.cell.ttl()) / 4;
+        let horizon = now + entry.cell.plan.interval(entry.cell.believed()) / 4;
         let early: Vec<u32> = group
             .timers
             .range(..=(horizon, u32::MAX))
@@ -314,7 +323,7 @@ impl State {
 
     fn batch(&mut self, g: u32, due: Vec<u32>, actions: &mut Vec<Action>) {
         let Some(group) = &self.groups[g as usize] else { return };
-        let backend = StdArc::clone(&group.backend);
+        let (backend, lanes) = (StdArc::clone(&group.backend), StdArc::clone(&group.lanes));
         let chunk = if mutant!(BatchMaxIgnored) { usize::MAX } else { backend.profile().batch_max.max(1) };
         for part in due.chunks(chunk) {
             let items = part
@@ -329,10 +338,18 @@ impl State {
             if mutant!(RenewalBurst) {
                 for _ in 0..2 {
                     let items = items.clone();
-                    actions.push(Action::Renew(Batch { backend: StdArc::clone(&backend), items }));
+                    actions.push(Action::Renew(Batch {
+                        backend: StdArc::clone(&backend),
+                        lanes: StdArc::clone(&lanes),
+                        items,
+                    }));
                 }
             }
-            actions.push(Action::Renew(Batch { backend: StdArc::clone(&backend), items }));
+            actions.push(Action::Renew(Batch {
+                backend: StdArc::clone(&backend),
+                lanes: StdArc::clone(&lanes),
+                items,
+            }));
         }
     }
 
@@ -353,10 +370,12 @@ impl State {
                 entry.first_failure = None;
                 plan_next(entry, anchor, &mut self.jitter);
                 self.rearm(key.index);
-                actions.push(Action::Risk { cell, remaining: None });
+                actions.push(Action::Risk { cell, risk: None });
             }
             Extended::Superseded => {
-                entry.due = now;
+                if is_renewable(&cell) {
+                    entry.due = now;
+                }
                 self.rearm(key.index);
             }
             Extended::Over => self.rest(key.index),
@@ -372,7 +391,7 @@ impl State {
         }
         let Some(deadline) = cell.deadline() else { return self.rest(key.index) };
         let first = *entry.first_failure.get_or_insert(now);
-        let pause_max = cell.plan.interval(cell.ttl()) / 4;
+        let pause_max = cell.plan.interval(cell.believed()) / 4;
         let pause = (RETRY_PAUSE_MIN * 2u32.saturating_pow(entry.failures.min(16))).min(pause_max);
         entry.failures = entry.failures.saturating_add(1);
         let retry = now + self.jitter.shorten(pause, 50);
@@ -380,7 +399,7 @@ impl State {
         entry.due = if within_budget { retry } else { BootTime::MAX };
         entry.warn = BootTime::MAX;
         self.rearm(key.index);
-        actions.push(Action::Risk { cell, remaining: Some(deadline.since(now)) });
+        actions.push(Action::Risk { cell, risk: Some((deadline, deadline.since(now))) });
     }
 }
 
@@ -392,13 +411,17 @@ fn find(entries: &mut [Option<Entry>], key: Key) -> Option<&mut Entry> {
 fn plan_next(entry: &mut Entry, anchor: BootTime, jitter: &mut Jitter) {
     let cell = &entry.cell;
     let deadline = cell.deadline().unwrap_or(BootTime::ZERO);
-    let interval = cell.plan.interval(cell.ttl());
-    // A deadline at the business end cannot move any more.
-    let auto_renew = (cell.plan.auto_renew || mutant!(FixedIsRenewed)) && !mutant!(WatchdogNeverRenews);
-    let renewable = auto_renew && deadline < cell.hard_end;
+    let interval = cell.plan.interval(cell.believed());
+    let renewable = is_renewable(cell);
     entry.due =
         if renewable { anchor + jitter.shorten(interval, RENEW_JITTER_PERCENT) } else { BootTime::MAX };
-    entry.warn = if renewable { deadline.before(cell.ttl() / 4).max(anchor) } else { BootTime::MAX };
+    entry.warn = if renewable { deadline.before(cell.believed() / 4).max(anchor) } else { BootTime::MAX };
+}
+
+/// Whether the watchdog renews it: not a fixed one, and not beyond its business end.
+fn is_renewable(cell: &LeaseCell) -> bool {
+    let auto_renew = (cell.plan.auto_renew || mutant!(FixedIsRenewed)) && !mutant!(WatchdogNeverRenews);
+    auto_renew && cell.deadline().is_some_and(|deadline| deadline < cell.hard_end)
 }
 
 fn timer_of(entry: &Entry) -> Option<BootTime> {
@@ -470,7 +493,8 @@ mod tests {
     impl World {
         fn new(seed: u64) -> Self {
             let mut state = State::new(Jitter::with_seed(seed));
-            let group = state.add_group(StdArc::new(ProfileOnly::new()));
+            let group = state
+                .add_group(StdArc::new(ProfileOnly::new()), StdArc::new(Lanes::new(Duration::from_secs(5))));
             World { state, group, now: START, actions: Vec::new(), steps: 0 }
         }
 
@@ -508,7 +532,7 @@ mod tests {
                         .extend(batch.items.iter().filter_map(|(key, cell)| Some((*key, cell.deadline()?)))),
                     Action::EndDue { cell, paused } => assert!(cell.end_if_due(self.now, paused)),
                     Action::End { cell, state } => assert!(cell.end(state)),
-                    Action::Risk { cell, remaining } => cell.set_at_risk(remaining),
+                    Action::Risk { cell, risk } => cell.set_at_risk(risk),
                 }
             }
             renew
@@ -519,7 +543,7 @@ mod tests {
             for action in std::mem::take(&mut self.actions) {
                 match action {
                     Action::End { cell, state } => assert!(cell.end(state)),
-                    Action::Risk { cell, remaining } => cell.set_at_risk(remaining),
+                    Action::Risk { cell, risk } => cell.set_at_risk(risk),
                     _ => unreachable!("an answer orders no renewal by itself"),
                 }
             }
