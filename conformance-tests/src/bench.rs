@@ -14,8 +14,9 @@ use leasehold_core::{BootTime, Clock, LeaseClient, LeaseName, ManualClock, Profi
 use crate::faulty::yield_times;
 use crate::{Failed, Fault, Faulty, Harness, Node};
 
-/// The ttl of leases that are to run out in a case, in virtual time.
-const TTL_VIRTUAL: Duration = Duration::from_secs(9);
+/// The ttl of leases that are to run out in a case, in virtual time: no whole number of seconds, so
+/// that rounding shows.
+const TTL_VIRTUAL: Duration = Duration::from_millis(9_137);
 /// And in real time.
 const TTL_REAL: Duration = Duration::from_secs(1);
 /// Virtual time moves in steps of this part of a ttl: a renewal is never jumped over.

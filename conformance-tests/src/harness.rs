@@ -47,6 +47,9 @@ pub enum Fault {
     LoseRecord,
     /// The record of one name holds something that leasehold did not write.
     CorruptRecord,
+    /// The next acquire, renewal or release that has to do with one name is applied by the store, and
+    /// its reply never reaches the backend: a connection that broke in between.
+    LoseNextReply,
 }
 
 /// Breaks a store on purpose.

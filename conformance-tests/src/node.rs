@@ -40,7 +40,7 @@ impl Node {
         self.store.profile()
     }
 
-    /// The ttl of leases that are to run out in a case: 9 s of virtual time, 1 s of real time, or
+    /// The ttl of leases that are to run out in a case: some 9 s of virtual time, 1 s of real time, or
     /// the shortest that the store takes.
     pub fn ttl(&self) -> Duration {
         self.ttl.max(self.profile().ttl_min)

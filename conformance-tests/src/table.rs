@@ -48,16 +48,20 @@ pub const CASES: &[Case] = cases! {
     "fence/purge_keeps_the_mark" needs [Fenced] proven_by [PurgeForgetsMark]
         => fence::purge_keeps_the_mark;
 
-    "expiry/grant_runs_out_on_time" needs [] proven_by [ExpiryNeverFires, ExpiryTooEarly]
+    "expiry/grant_runs_out_on_time" needs [] proven_by [ExpiryNeverFires, ExpiryTooEarly, ExpiryInWholeSeconds]
         => expiry::grant_runs_out_on_time;
     "expiry/expired_grant_is_not_shown" needs [] proven_by [ExpiryNeverFires]
         => expiry::expired_grant_is_not_shown;
+    "expiry/grant_promises_no_more_than_the_store" needs [] proven_by [GrantAnchorLate, ExpiryInWholeSeconds]
+        => expiry::grant_promises_no_more_than_the_store;
     "expiry/asking_again_starts_the_countdown_anew" needs [] proven_by [ReacquireKeepsExpiry]
         => expiry::asking_again_starts_the_countdown_anew;
     "expiry/renewal_starts_the_countdown_anew" needs [] proven_by [RenewExtendsNothing]
         => expiry::renewal_starts_the_countdown_anew;
     "expiry/deadline_is_counted_from_the_request" needs [] proven_by [DeadlineFromReply]
         => expiry::deadline_is_counted_from_the_request;
+    "expiry/grant_that_comes_too_late_is_given_back" needs [] proven_by [DeadlineFromReply]
+        => expiry::grant_that_comes_too_late_is_given_back;
     "expiry/fixed_lease_ends_after_one_ttl" needs [] proven_by [FixedIsRenewed]
         => expiry::fixed_lease_ends_after_one_ttl;
     "expiry/max_hold_ends_the_lease" needs [] proven_by [MaxHoldIgnored]
@@ -73,9 +77,11 @@ pub const CASES: &[Case] = cases! {
         => renew::former_holder_disturbs_nobody;
     "renew/batch_is_answered_in_order" needs [] proven_by [RenewReversesBatch, RenewIgnoresOwner]
         => renew::batch_is_answered_in_order;
+    "renew/each_of_a_batch_gets_what_it_asks_for" needs [] proven_by [RenewUsesFirstTtl, RenewUsesFirstFloor, RenewFloorIgnored, RenewAnchorLate]
+        => renew::each_of_a_batch_gets_what_it_asks_for;
     "renew/full_batch_is_answered" needs [] proven_by [RenewReversesBatch, RenewIgnoresOwner]
         => renew::full_batch_is_answered;
-    "renew/answer_has_its_anchor_and_ttl" needs [] proven_by [RenewExtendsNothing]
+    "renew/answer_has_its_anchor_and_ttl" needs [] proven_by [RenewExtendsNothing, RenewAnchorLate, ExpiryInWholeSeconds]
         => renew::answer_has_its_anchor_and_ttl;
     "renew/watchdog_keeps_a_lease_for_many_ttls" needs [] proven_by [WatchdogNeverRenews, RenewExtendsNothing]
         => renew::watchdog_keeps_a_lease_for_many_ttls;
@@ -167,6 +173,10 @@ pub const CASES: &[Case] = cases! {
         => fault::lost_record_is_told_and_tokens_rise;
     "fault/corrupt_record_is_a_typed_error" needs [Hook(Fault::CorruptRecord)] proven_by []
         => fault::corrupt_record_is_a_typed_error;
+    "fault/renewals_without_a_reply_are_unknown" needs [Hook(Fault::LoseNextReply)] proven_by [FailedBatchIsShort, FailedRenewalIsLost, LostReplyCalledNoEffect, FailedRenewalLoses]
+        => fault::renewals_without_a_reply_are_unknown;
+    "fault/calls_without_a_reply_are_unknown" needs [Hook(Fault::LoseNextReply)] proven_by [LostReplyCalledNoEffect]
+        => fault::calls_without_a_reply_are_unknown;
     "fault/blocked_runtime_loses_no_lease" needs [] proven_by [WatchdogNeverRenews]
         => fault::blocked_runtime_loses_no_lease;
     "fault/silent_store_ends_every_acquire" needs [] proven_by [OperationsUnbounded]
@@ -176,12 +186,18 @@ pub const CASES: &[Case] = cases! {
 
     "clock/step_back_repeats_no_token" needs [ContextClock] proven_by [ReleasedTokenForgotten, StuckToken]
         => clock::step_back_repeats_no_token;
+    "clock/step_back_after_an_expiry_repeats_no_token" needs [ContextClock] proven_by [ExpiredTokenForgotten, StuckToken]
+        => clock::step_back_after_an_expiry_repeats_no_token;
+    "clock/step_back_after_a_forced_release_repeats_no_token" needs [ContextClock, Admin] proven_by [ForcedTokenForgotten]
+        => clock::step_back_after_a_forced_release_repeats_no_token;
+    "clock/step_back_after_a_collection_repeats_no_token" needs [ContextClock] proven_by [SweptTokenForgotten]
+        => clock::step_back_after_a_collection_repeats_no_token;
     "clock/step_moves_no_expiry" needs [ContextClock] proven_by [ExpiryTooEarly, ExpiryNeverFires]
         => clock::step_moves_no_expiry;
     "clock/sleep_past_the_deadline_loses_the_lease" needs [ContextClock] proven_by [PauseUnnoticed]
         => clock::sleep_past_the_deadline_loses_the_lease;
 
-    "name/distinct_names_are_independent" needs [] proven_by [NamesCollapse]
+    "name/distinct_names_are_independent" needs [] proven_by [NamesCollapse, NamesCutBehind, NamesCutInFront]
         => name::distinct_names_are_independent;
     "name/names_round_trip_through_a_list" needs [Admin] proven_by [ListHidesNames]
         => name::names_round_trip_through_a_list;

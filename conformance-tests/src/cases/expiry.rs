@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use leasehold_core::{EndReason, LeaseState};
+use leasehold_core::{AcquireError, EndReason, LeaseClient, LeaseState};
 
-use super::{SOON, becomes_free, stays_taken};
-use crate::case::check;
+use super::{SOON, anchored, becomes_free, stays_taken};
+use crate::case::{check, take};
 use crate::{Bench, Failed, Fate, Op};
 
 /// A grant is the owner's for its whole ttl, and anybody's soon after.
@@ -33,7 +33,20 @@ pub(crate) async fn expired_grant_is_not_shown(bench: Bench) -> Result<(), Faile
     Ok(())
 }
 
-/// The same owner asking again starts the countdown anew.
+/// I3: anchor and ttl of a grant promise nothing beyond the store's countdown, the first time and
+/// when the same owner asks again.
+pub(crate) async fn grant_promises_no_more_than_the_store(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let request = a.request(&bench.name(), a.ttl());
+    for _ in 0..3 {
+        let grant = a.granted(&request).await?;
+        anchored(&bench, &a, &request.name, (grant.anchor, grant.ttl)).await?;
+        bench.pass(a.ttl() / 3).await;
+    }
+    Ok(())
+}
+
+/// The same owner asking again starts the countdown anew, also with a shorter ttl.
 pub(crate) async fn asking_again_starts_the_countdown_anew(bench: Bench) -> Result<(), Failed> {
     let (a, b) = bench.pair().await?;
     let request = a.request(&bench.name(), a.ttl());
@@ -41,6 +54,14 @@ pub(crate) async fn asking_again_starts_the_countdown_anew(bench: Bench) -> Resu
     bench.pass(a.ttl() * 2 / 3).await;
     let again = a.granted(&request).await?;
     stays_taken(&bench, &b, &request.name, again.anchor + again.ttl).await?;
+
+    let mut request = a.request(&bench.name(), a.long_ttl());
+    a.granted(&request).await?;
+    request.store_ttl = a.ttl();
+    let again = a.granted(&request).await?;
+    let left = b.store_inspect(&request.name).await?.free_in;
+    let most = again.ttl + a.profile().ttl_granularity;
+    check!(left.is_none_or(|left| left <= most), "{left:?} left after asking for {:?}", again.ttl);
     Ok(())
 }
 
@@ -80,6 +101,37 @@ pub(crate) async fn deadline_is_counted_from_the_request(bench: Bench) -> Result
     let until = lease.valid_until().ok_or_else(|| Failed::new("over at once"))?;
     check!(replied.since(sent_by) >= delay, "the reply was not late");
     check!(until <= sent_by + a.ttl(), "valid for {:?} after the request", until.since(sent_by));
+    Ok(())
+}
+
+/// A grant whose answer took longer than the holder may count on is no lease: it is given back at
+/// once, and its caller is told both times.
+pub(crate) async fn grant_that_comes_too_late_is_given_back(bench: Bench) -> Result<(), Failed> {
+    // Half of every ttl is margin here: three quarters of one are too late for the holder, and early
+    // enough for the store.
+    let ttl = bench.node().await?.ttl();
+    let a = bench.node_with(|profile| profile.with_margin(ttl / 2)).await?;
+    let b = bench.node().await?;
+    let name = bench.name();
+    let patient = LeaseClient::with_operation_timeout(std::sync::Arc::new(a.store.clone()), &a.watchdog, ttl);
+    a.store.set_times(Op::Acquire, Fate::HoldReply, 1);
+    let acquiring = tokio::spawn({
+        let (name, settings) = (name.clone(), a.settings().ttl(ttl));
+        async move { patient.try_acquire(&name, &settings).await }
+    });
+    bench.until_true("the request goes out", SOON, || a.store.count(Op::Acquire) == 1).await?;
+    bench.pass(ttl * 3 / 4).await;
+    check!(b.store_inspect(&name).await?.holder().is_some(), "the store did not grant it");
+    a.store.open();
+    bench.until_true("the answer is seen", SOON, || acquiring.is_finished()).await?;
+    let error = take!(acquiring.await?, Err(error) => error, "a lease without time");
+    let (took, granted) =
+        take!(&error, AcquireError::GrantedTooLate { took, ttl, .. } => (*took, *ttl), "the error");
+    check!(took >= ttl / 2 && granted >= ttl, "took {took:?} of {granted:?}");
+    // Sooner than it would run out, where that can be told apart.
+    let within = if bench.manual().is_some() { ttl / 8 } else { ttl };
+    becomes_free(&bench, &b, &name, within).await?;
+    check!(a.store.count(Op::Release) > 0, "nothing was released");
     Ok(())
 }
 

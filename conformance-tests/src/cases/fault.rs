@@ -1,6 +1,9 @@
 //! What a holder sees when the store or the way to it fails (I3, I5, I6).
 
-use leasehold_core::{ErrorKind, LeaseBackend, LeaseState, LostCause, ReleaseRequest, RenewAnswer, Renewal};
+use leasehold_core::{
+    BackendError, Effect, ErrorKind, LeaseBackend, LeaseState, LostCause, ReleaseRequest, Released,
+    RenewAnswer, Renewal,
+};
 
 use super::{SOON, becomes_free, stays_taken};
 use crate::case::{check, take};
@@ -148,6 +151,71 @@ pub(crate) async fn corrupt_record_is_a_typed_error(bench: Bench) -> Result<(), 
     check!(!matches!(answers[..], [Ok(RenewAnswer::Renewed { .. })]), "a corrupt record was renewed");
     // A release may find nothing of its own or refuse: it must not pretend.
     let _ = a.store.release(&ReleaseRequest::new(grant.claim(), bench.now())).await;
+    Ok(())
+}
+
+/// What an error must say when the store did what was asked and its reply was lost.
+fn unknown(error: &BackendError) -> Result<(), Failed> {
+    check!(error.effect() == Effect::Unknown, "an unknown outcome is called known: {error:?}");
+    check!(error.is_retryable(), "an error that does not invite to ask again: {error:?}");
+    Ok(())
+}
+
+/// I5: when the reply to a batch of renewals is lost, every renewal has its own answer, an unknown
+/// outcome is called so, and nothing is lost.
+pub(crate) async fn renewals_without_a_reply_are_unknown(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let mut renewals = Vec::new();
+    for _ in 0..3.min(a.profile().batch_max) {
+        let grant = a.grant(&bench.name(), a.long_ttl()).await?;
+        renewals.push(Renewal::new(grant.claim(), a.long_ttl(), bench.now()));
+    }
+    let broken = renewals.len() / 2;
+    bench.inject(Fault::LoseNextReply, &renewals[broken].claim.name).await?;
+    let answers = a.store.renew(&renewals).await;
+    check!(answers.len() == renewals.len(), "{} answers to {}", answers.len(), renewals.len());
+    for (i, answer) in answers.into_iter().enumerate() {
+        match answer {
+            Err(error) => unknown(&error)?,
+            // Stores that renew one by one know of the others.
+            Ok(RenewAnswer::Renewed { .. }) if i != broken => {}
+            Ok(other) => return Err(Failed::new(format!("renewal {i} without a reply says {other:?}"))),
+        }
+    }
+    for answer in a.store.renew(&renewals).await {
+        take!(answer?, RenewAnswer::Renewed { .. } => (), "asked again");
+    }
+    // And the watchdog takes it as one that failed.
+    let name = bench.name();
+    let lease = a.lease(&name, &a.settings()).await?;
+    bench.inject(Fault::LoseNextReply, &name).await?;
+    let before = a.store.count(Op::Renew);
+    bench.until_true("it is renewed again", a.ttl(), || a.store.count(Op::Renew) >= before + 2).await?;
+    bench.pass(a.ttl() * 2).await;
+    lease.check()?;
+    lease.release().await?;
+    Ok(())
+}
+
+/// I5: an acquire and a release whose replies are lost are unknown, and asking again with the same
+/// owner finds what was done.
+pub(crate) async fn calls_without_a_reply_are_unknown(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let request = a.request(&name, a.long_ttl());
+    bench.inject(Fault::LoseNextReply, &name).await?;
+    let error = take!(a.store.acquire(&request).await, Err(error) => error, "an acquire without a reply");
+    unknown(&error)?;
+    b.refused(&name, b.ttl()).await?;
+    let grant = a.granted(&request).await?;
+    let holder = b.store_inspect(&name).await?.holder().map(|holder| holder.token);
+    check!(holder == Some(grant.token), "granted {} and {holder:?} is shown", grant.token);
+    bench.inject(Fault::LoseNextReply, &name).await?;
+    let release = ReleaseRequest::new(grant.claim(), bench.now());
+    let error = take!(a.store.release(&release).await, Err(error) => error, "a release without a reply");
+    unknown(&error)?;
+    take!(a.release(&grant.claim()).await?, Released::AlreadyReleased => (), "releasing again");
+    check!(b.is_free(&name).await?.is_some(), "still taken");
     Ok(())
 }
 

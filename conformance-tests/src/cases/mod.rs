@@ -16,7 +16,7 @@ pub(crate) mod wait;
 
 use std::time::Duration;
 
-use leasehold_core::{BootTime, LeaseName};
+use leasehold_core::{BootTime, Expiry, LeaseName};
 
 use crate::case::check;
 use crate::{Bench, Failed, Node};
@@ -25,7 +25,11 @@ use crate::{Bench, Failed, Node};
 /// clean-up that is not cut off.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
 
-/// Asks for `name` again and again until `end`: nobody may be granted it before.
+/// Where time is real, how long before an end the last asks begin; where it is virtual the last ask
+/// comes one step of the store's time before.
+const LAST_ASKS: Duration = Duration::from_millis(2);
+
+/// Asks for `name` again and again until `end`, and right before it: nobody may be granted it before.
 pub(crate) async fn stays_taken(
     bench: &Bench,
     rival: &Node,
@@ -41,8 +45,40 @@ pub(crate) async fn stays_taken(
         }
         check!(granted.is_none(), "granted {:?} before its time", end.since(now));
         refusals += 1;
-        bench.pass(end.since(now).min(rival.ttl() / 8).max(Duration::from_millis(1))).await;
+        let left = end.since(now);
+        let last = if bench.manual().is_some() { rival.profile().ttl_granularity } else { LAST_ASKS };
+        let nap = if left > last { (left - last).min(rival.ttl() / 8) } else { left };
+        bench.pass(nap).await;
     }
+}
+
+/// I3: what a grant or a renewal answered, as (anchor, ttl), promises nothing beyond the countdown
+/// that the store has started. To be asked right after the answer.
+pub(crate) async fn anchored(
+    bench: &Bench,
+    node: &Node,
+    name: &LeaseName,
+    (anchor, ttl): (BootTime, Duration),
+) -> Result<(), Failed> {
+    let per_record = node.profile().expiry == Expiry::Ttl;
+    let answered = bench.now();
+    check!(anchor <= answered, "the anchor lies {:?} in the future", anchor.since(answered));
+    if per_record && bench.manual().is_some() {
+        // Time stood still during the call.
+        check!(anchor == answered, "the anchor lies {:?} before the call", answered.since(anchor));
+    }
+    let left = node.store_inspect(name).await?.free_in;
+    // The store looked before this reading: its countdown ends at `looked + left` at the latest.
+    let looked = bench.now();
+    check!(left.is_some() || !per_record, "a grant of {ttl:?} is free at once");
+    if let Some(left) = left {
+        let late = (anchor + ttl).since(looked + left);
+        check!(
+            late <= node.profile().ttl_granularity,
+            "anchor and ttl promise {late:?} more than the store keeps ({left:?} left of {ttl:?})"
+        );
+    }
+    Ok(())
 }
 
 /// Waits until `name` is free; the time that it took.

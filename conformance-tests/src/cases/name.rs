@@ -57,6 +57,15 @@ fn tricky(bench: &Bench) -> Vec<LeaseName> {
         "NULL",
         "0",
         "00",
+        // The same beginning, and ends that a short column would cut off.
+        concat!(
+            "a long name that goes on for more bytes than a short column or a short index takes of it, ",
+            "and then for as many again, because the shortest that was met in the field had two hundred: 1"
+        ),
+        concat!(
+            "a long name that goes on for more bytes than a short column or a short index takes of it, ",
+            "and then for as many again, because the shortest that was met in the field had two hundred: 2"
+        ),
     ];
     let stem = bench.named("/");
     let mut names: Vec<LeaseName> =
@@ -68,11 +77,26 @@ fn tricky(bench: &Bench) -> Vec<LeaseName> {
     names
 }
 
+/// The longest names, in pairs that differ only where a store with too little room does not look: in
+/// the last byte, and in the first one. No prefix is common to all.
+fn long_pairs(bench: &Bench) -> Vec<LeaseName> {
+    let stem = bench.named("/");
+    let fill = LeaseName::BYTES_MAX - 1 - stem.as_str().len();
+    let longest = |first: &str, last: &str| {
+        LeaseName::new(format!("{first}{stem}{}{last}", "x".repeat(fill - first.len()))).ok()
+    };
+    let pairs = [("", "1"), ("", "2"), ("a", "3"), ("b", "3")];
+    pairs.into_iter().filter_map(|(first, last)| longest(first, last)).collect()
+}
+
 /// B74: every legal name works, and each of any two names is a lease of its own.
 pub(crate) async fn distinct_names_are_independent(bench: Bench) -> Result<(), Failed> {
     let (a, b) = bench.pair().await?;
-    let names = tricky(&bench);
+    let mut names = tricky(&bench);
     check!(names.len() > 40, "only {} names are legal", names.len());
+    let long = long_pairs(&bench);
+    check!(long.len() == 4 && long.iter().all(|n| n.as_str().len() == LeaseName::BYTES_MAX), "{long:?}");
+    names.extend(long);
     let mut grants = Vec::new();
     for name in &names {
         // Every earlier one is held: this one must be free all the same.

@@ -1,8 +1,10 @@
 //! Renewals: what they may do, and how the watchdog makes them (I4, I6).
 
-use leasehold_core::{LeaseBackend, LeaseState, LostCause, OwnerId, RenewAnswer, Renewal};
+use leasehold_core::{
+    LeaseBackend, LeaseState, LostCause, OwnerId, RenewAnswer, Renewal, Token, TokenSource,
+};
 
-use super::{SOON, becomes_free, stays_taken};
+use super::{SOON, anchored, becomes_free, stays_taken};
 use crate::case::{check, take};
 use crate::{Bench, Failed, Fate, Node, Op};
 
@@ -69,6 +71,51 @@ pub(crate) async fn batch_is_answered_in_order(bench: Bench) -> Result<(), Faile
     Ok(())
 }
 
+/// Every renewal of a batch is carried out as it was asked for: with a ttl of its own, and with a
+/// token floor of its own where floors can be imposed.
+pub(crate) async fn each_of_a_batch_gets_what_it_asks_for(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let floors = a.profile().token == TokenSource::Value;
+    // The first is neither the longest nor the shortest.
+    let ttls = [a.long_ttl() / 2, a.long_ttl(), a.ttl(), a.long_ttl() / 3, a.long_ttl()];
+    let mut renewals = Vec::new();
+    for &ttl in ttls.iter().take(a.profile().batch_max) {
+        let grant = a.grant(&bench.name(), a.long_ttl()).await?;
+        renewals.push(Renewal::new(grant.claim(), ttl.max(a.profile().ttl_min), bench.now()));
+    }
+    let token = |renewal: &Renewal| renewal.claim.token.ok_or_else(|| Failed::new("a grant without a token"));
+    let far = Token::from_parts(token(&renewals[0])?.epoch(), token(&renewals[0])?.native() + 1_000_000_000)?;
+    if floors {
+        renewals[0].token_floor = Some(far);
+    }
+    let sent = bench.now();
+    renewals.iter_mut().for_each(|renewal| renewal.sent_at = sent);
+    let answers = a.store.renew(&renewals).await;
+    check!(answers.len() == renewals.len(), "{} answers to {}", answers.len(), renewals.len());
+    let slack = a.profile().ttl_granularity;
+    for (i, (answer, renewal)) in answers.into_iter().zip(&renewals).enumerate() {
+        let (anchor, ttl) =
+            take!(answer?, RenewAnswer::Renewed { anchor, ttl, .. } => (anchor, ttl), "renewal {i}");
+        let asked = renewal.store_ttl;
+        check!(ttl >= asked, "renewal {i} of {asked:?} is answered with {ttl:?}");
+        check!(anchor <= bench.now(), "the anchor of renewal {i} lies in the future");
+        let seen = a.store_inspect(&renewal.claim.name).await?;
+        let looked = bench.now();
+        let left = seen.free_in.unwrap_or_default();
+        check!(left <= asked + slack, "renewal {i} of {asked:?} has {left:?} left");
+        check!(
+            left + looked.since(sent) + slack >= asked,
+            "renewal {i} of {asked:?} has only {left:?} left after {:?}",
+            looked.since(sent)
+        );
+        check!(anchor + ttl <= looked + left + slack, "renewal {i} promises more than the {left:?} left");
+        let holder = take!(seen.holder(), Some(holder) => holder.token, "renewal {i} shows no holder");
+        let as_asked = if renewal.token_floor.is_some() { holder > far } else { holder == token(renewal)? };
+        check!(as_asked, "renewal {i}, floor {:?}, shows token {holder}", renewal.token_floor);
+    }
+    Ok(())
+}
+
 /// As many renewals as the profile takes in one call are answered in one call.
 pub(crate) async fn full_batch_is_answered(bench: Bench) -> Result<(), Failed> {
     /// A store that takes more is not asked for more: grants cost time.
@@ -99,7 +146,7 @@ pub(crate) async fn answer_has_its_anchor_and_ttl(bench: Bench) -> Result<(), Fa
     let answer = a.renew(&grant.claim(), a.ttl()).await?;
     let (anchor, ttl) =
         take!(answer, RenewAnswer::Renewed { anchor, ttl, .. } => (anchor, ttl), "not renewed");
-    check!(anchor <= bench.now(), "the anchor lies in the future");
+    anchored(&bench, &a, &grant.name, (anchor, ttl)).await?;
     check!(ttl >= a.ttl(), "renewed for {ttl:?} instead of {:?}", a.ttl());
     let left = a.store_inspect(&grant.name).await?.free_in.unwrap_or_default();
     // The countdown was started after `before` and looked at before now.

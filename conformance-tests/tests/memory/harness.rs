@@ -37,14 +37,18 @@ impl Harness for Memory {
 impl FaultInjector for Memory {
     fn offers(&self, fault: Fault) -> Result<(), &'static str> {
         match fault {
-            Fault::LoseRecord => Ok(()),
+            Fault::LoseRecord | Fault::LoseNextReply => Ok(()),
             _ => Err("records are typed values of this process"),
         }
     }
 
-    async fn inject(&self, _fault: Fault, name: &LeaseName) -> Result<(), String> {
+    async fn inject(&self, fault: Fault, name: &LeaseName) -> Result<(), String> {
         let store = self.0.lock().expect("no case panics in here");
-        store.as_ref().ok_or("nobody has connected")?.lose_record(name);
+        let store = store.as_ref().ok_or("nobody has connected")?;
+        match fault {
+            Fault::LoseNextReply => store.lose_next_reply(name),
+            _ => store.lose_record(name),
+        }
         Ok(())
     }
 }
