@@ -5,19 +5,24 @@ use leasehold_core::{
     async_trait,
 };
 use sqlx::Row as _;
+use tokio::time::Instant;
 
 use crate::SCHEME;
 use crate::backend::SqliteBackend;
 use crate::calls::{end_us, micros, now_us};
 use crate::error::{native, refused};
 use crate::line::Driver;
-use crate::record::Look;
+use crate::record::{Look, bad_floor};
 use crate::schema;
 
 const LIST: &str = include_str!("sql/list.sql");
 const FORCE_RELEASE: &str = include_str!("sql/force_release.sql");
 const RAISE_FLOOR: &str = include_str!("sql/raise_floor.sql");
 const RAISE_EPOCH: &str = include_str!("sql/raise_epoch.sql");
+
+/// A floor that can be read.
+const FLOOR: &str =
+    "SELECT value FROM leasehold_meta WHERE key = 'floor' AND typeof(value) = 'integer' AND value >= 0";
 
 /// Longest text that is kept of who forced a release, and of why.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -82,13 +87,13 @@ impl LeaseAdmin for SqliteBackend {
                     .bind(clock_id.clone())
                     .bind(wanted.by.clone())
                     .bind(wanted.reason.clone())
+                    .bind(now_us(now))
             })
             .await
             .map_err(|e| e.with_name(&request.name))?;
         if rows.is_empty() {
-            return Ok(seen
-                .holder
-                .map_or(Released::AlreadyReleased, |by| Released::NotHeld { by: Some(by) }));
+            // With another token; or nobody holds it, and it is kept after another one.
+            return Ok(Released::NotHeld { by: seen.holder });
         }
         file.hub.wake(&request.name);
         Ok(Released::Released)
@@ -97,14 +102,12 @@ impl LeaseAdmin for SqliteBackend {
     async fn raise_floor(&self, name: Option<&LeaseName>, token: Token) -> Result<(), BackendError> {
         // One floor serves all names: raising it for all is raising it for one.
         let _ = name;
+        const OP: &str = "raise_floor";
         let store = &self.store;
-        let file = store.file("raise_floor").await?;
-        store
-            .persist("raise_floor", &file.writer, store.give_up(None), move |_| {
-                sqlx::query(RAISE_FLOOR).bind(token.as_i64())
-            })
-            .await
-            .map(drop)
+        let file = store.file(OP).await?;
+        let raise = move |_| sqlx::query(RAISE_FLOOR).bind(token.as_i64());
+        let raised = store.persist(OP, &file.writer, store.give_up(None), raise).await?;
+        if raised.is_empty() { Err(bad_floor(OP)) } else { Ok(()) }
     }
 
     async fn raise_epoch(&self) -> Result<u64, BackendError> {
@@ -113,6 +116,11 @@ impl LeaseAdmin for SqliteBackend {
         let file = store.file(OP).await?;
         let rows = store.persist(OP, &file.writer, store.give_up(None), |_| sqlx::query(RAISE_EPOCH)).await?;
         let Some(row) = rows.first() else {
+            // Either there is no floor to raise, or it is in the last epoch.
+            let look = |_| sqlx::query(FLOOR);
+            if store.persist(OP, &file.reader, store.give_up(None), look).await?.is_empty() {
+                return Err(bad_floor(OP));
+            }
             let message = format!("no larger epoch exists: {} is the last one", Token::EPOCH_MAX);
             // why: the statement found no row to change.
             return Err(BackendError::new(ErrorKind::TokenRegression, Effect::None, SCHEME, OP, message));
@@ -125,11 +133,11 @@ impl LeaseAdmin for SqliteBackend {
         const OP: &str = "prepare";
         let store = &self.store;
         let file = store.file(OP).await?;
-        let (mode, limit) = (store.config.schema, store.config.busy_timeout);
+        let (mode, until) = (store.config.schema, Instant::now() + store.config.busy_timeout);
         file.writer
             .run(OP, Driver::Io, async move |mut turn| {
                 let connection = turn.connection().map_err(|e| native(OP, e))?;
-                schema::ensure(OP, connection, mode, limit).await
+                schema::ensure(OP, connection, mode, until).await
             })
             .await
     }

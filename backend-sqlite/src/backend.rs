@@ -98,9 +98,10 @@ impl LeaseBackend for SqliteBackend {
     async fn acquire(&self, request: &AcquireRequest) -> Result<Attempt, BackendError> {
         Self::PROFILE.refuse(request)?;
         let store = &self.store;
+        let give_up = store.give_up(Some(request.store_ttl));
         for _ in 0..ROUNDS_MAX {
             let file = store.file("acquire").await?;
-            match store.attempt(&file, request).await.map_err(|e| e.with_name(&request.name))? {
+            match store.attempt(&file, request, give_up).await.map_err(|e| e.with_name(&request.name))? {
                 Ok(grant) => {
                     // A grant in a file that is gone from its path excludes nobody.
                     if matches!(store.same_file("acquire"), Ok(Ok(same)) if Arc::ptr_eq(&same, &file)) {

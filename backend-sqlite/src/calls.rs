@@ -129,9 +129,9 @@ impl Store {
         self: &Arc<Self>,
         file: &Arc<File>,
         request: &AcquireRequest,
+        give_up: BootTime,
     ) -> Result<Result<Grant, Option<Contention>>, BackendError> {
         let (store, looked, wanted) = (Arc::clone(self), Arc::clone(file), request.clone());
-        let give_up = self.give_up(Some(request.store_ttl));
         let tried = file
             .writer
             .run("acquire", Driver::Caller, async move |turn| {
@@ -146,7 +146,7 @@ impl Store {
                 Ok(Ok(grant))
             }
             Tried::Held(seen) => Ok(Err(Some(seen))),
-            Tried::Refused => Ok(Err(self.refusal(file, request).await?)),
+            Tried::Refused => Ok(Err(self.refusal(file, request, give_up).await?)),
         }
     }
 
@@ -203,6 +203,7 @@ impl Store {
         self: &Arc<Self>,
         file: &File,
         request: &AcquireRequest,
+        give_up: BootTime,
     ) -> Result<Option<Contention>, BackendError> {
         let look = self.look(file, "acquire", &request.name).await?;
         // Read after the row was: what the row's writer did lies before this.
@@ -212,7 +213,7 @@ impl Store {
         {
             let (name, clock_id) = (row.name.as_str().to_owned(), self.clock_id.clone());
             let (token, seq, until) = (row.token.as_i64(), row.seq, end_us(now, remaining));
-            self.persist("acquire", &file.writer, self.give_up(Some(request.store_ttl)), move |_| {
+            self.persist("acquire", &file.writer, give_up, move |_| {
                 sqlx::query(SIGHT).bind(name.clone()).bind(clock_id.clone()).bind(token).bind(seq).bind(until)
             })
             .await?;

@@ -14,7 +14,9 @@ pub struct SqliteConfig {
     /// The database file. It may hold other tables: leasehold's begin with `leasehold_`. A relative path
     /// counts from the current directory at the time of connecting.
     pub path: PathBuf,
-    /// How long a call waits for others to finish writing; a renewal at most its own ttl. Default 5 s.
+    /// How long a call waits for others to finish writing; an acquire or a renewal at most four fifths of its
+    /// ttl. Shorter than the operation timeout of the client, so that "busy" is told before "no answer", whose
+    /// outcome is unknown. Default 4 s.
     pub busy_timeout: Duration,
     /// Whether tables may be made or migrated. Default: they may.
     pub schema: SchemaMode,
@@ -87,7 +89,7 @@ impl From<ConfigError> for BackendError {
 
 impl SqliteConfig {
     /// Default of [`SqliteConfig::busy_timeout`].
-    pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+    pub const BUSY_TIMEOUT: Duration = Duration::from_secs(4);
     /// Longest busy timeout: beyond it a caller is better off asking again.
     pub const BUSY_TIMEOUT_MAX: Duration = Duration::from_secs(60);
     /// The parameters that [`SqliteConfig::from_params`] knows.
@@ -111,7 +113,7 @@ impl SqliteConfig {
     /// | parameter | values | default |
     /// |---|---|---|
     /// | `schema` | `auto`, `refuse` | `auto` |
-    /// | `busy_timeout` | `5s`, `250ms`, or milliseconds | `5s` |
+    /// | `busy_timeout` | `5s`, `250ms`, or milliseconds | `4s` |
     /// | `allow_network_fs` | `0`, `1` | `0` |
     /// | `synchronous` | `full` | `full` |
     ///

@@ -26,9 +26,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold_core::{BackendContext, BackendError, BootTime, ErrorKind, OwnerId};
-use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 
 use crate::clock_id::clock_id;
 use crate::error::{closed, is_busy, native, refused};
@@ -162,10 +163,11 @@ impl Store {
         Ok(file)
     }
 
-    /// Until when a call that was made now waits for others to finish writing.
+    /// Until when a call that was made now waits for others to finish writing. Its caller waits for `bound`, the
+    /// ttl, at most: "busy" must come before "no answer", which leaves the outcome unknown.
     pub(crate) fn give_up(&self, bound: Option<Duration>) -> BootTime {
         let limit = self.config.busy_timeout;
-        self.now() + bound.map_or(limit, |bound| bound.min(limit))
+        self.now() + bound.map_or(limit, |bound| (bound / 5 * 4).min(limit))
     }
 
     /// Sends a statement until the file is not busy, or until `give_up`. `make` is told the time of each try.
@@ -290,17 +292,27 @@ async fn open(
 ) -> Result<File, BackendError> {
     let options = options(&config, &path);
     let place = Place::new(path);
+    let until = Instant::now() + config.busy_timeout;
     for _ in 0..OPENINGS_MAX {
         let before = Identity::of(&place).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
-        let mut writer = connect(op, &options, config.busy_timeout).await?;
-        schema::ensure(op, &mut writer, config.schema, config.busy_timeout).await?;
-        let renewer = connect(op, &options, config.busy_timeout).await?;
+        let mut writer = connect(op, &options, until).await?;
+        schema::ensure(op, &mut writer, config.schema, until).await?;
+        let renewer = connect(op, &options, until).await?;
         let identity =
             Identity::of(&place).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
         if identity.database != before.database {
             continue;
         }
-        let index = Index::of(op, &place, &identity)?;
+        let index = match Index::of(op, &place, &identity) {
+            Ok(index) => index,
+            Err(e) => {
+                // Closed now, not whenever their threads come to it: what is left open is what is wrong.
+                for connection in [writer, renewer] {
+                    let _ = connection.close().await;
+                }
+                return Err(e);
+            }
+        };
         let renewals = watch::Sender::new(0);
         let line = |connection, way| {
             Line::new(connection, &options, (identity, place.clone()), way, context.clone())
@@ -324,9 +336,8 @@ async fn open(
 async fn connect(
     op: &'static str,
     options: &SqliteConnectOptions,
-    limit: Duration,
+    until: Instant,
 ) -> Result<SqliteConnection, BackendError> {
-    let until = tokio::time::Instant::now() + limit;
     loop {
         match options.connect().await {
             Ok(mut connection) => {
@@ -342,7 +353,7 @@ async fn connect(
                 );
                 return Err(refused(op, ErrorKind::ConfigInvalid, message));
             }
-            Err(e) if is_busy(&e) && tokio::time::Instant::now() < until => {
+            Err(e) if is_busy(&e) && Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             Err(e) => return Err(native(op, e)),

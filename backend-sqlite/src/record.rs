@@ -70,8 +70,10 @@ impl Look {
     /// # Errors
     /// [`ErrorKind::Corrupt`].
     pub(crate) fn read(op: &'static str, found: &SqliteRow) -> Result<Self, BackendError> {
-        let floor = get::<i64>(found, "floor").map_err(|what| corrupt(op, None, &what))?;
-        let floor = u64::try_from(floor).ok().and_then(|n| Token::new(n).ok());
+        let floor = get::<i64>(found, "floor").map_err(|_| bad_floor(op))?;
+        let floor = u64::try_from(floor).map_err(|_| bad_floor(op))?;
+        // Zero is none.
+        let floor = Token::new(floor).ok();
         let present = get::<bool>(found, "present").map_err(|what| corrupt(op, None, &what))?;
         let row = if present { Some(Row::read(op, found)?) } else { None };
         Ok(Look { floor, row })
@@ -225,6 +227,13 @@ where
         return Err(format!("its {column} is of type {}", found.name()));
     }
     T::decode(raw).map(Some).map_err(|_| format!("its {column} cannot be read"))
+}
+
+/// The floor of all names is missing, or is none.
+pub(crate) fn bad_floor(op: &'static str) -> BackendError {
+    let message = "the row 'floor' of leasehold_meta is missing, or is no token: something altered it, and tokens that were granted before may be larger than any that is known. Nothing was granted. Delete that row, run `leasehold init`, which makes it anew above all tokens in the file, and raise the epoch with `leasehold epoch raise`, as often as it was raised before";
+    // why: no statement grants without it, and the look changed nothing.
+    BackendError::new(ErrorKind::Corrupt, Effect::None, SCHEME, op, message)
 }
 
 fn corrupt(op: &'static str, name: Option<&LeaseName>, what: &str) -> BackendError {

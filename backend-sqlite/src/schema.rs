@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use leasehold_core::{BackendError, ErrorKind};
 use sqlx::{Connection, SqliteConnection};
+use tokio::time::Instant;
 
 use crate::SchemaMode;
 use crate::error::{is_busy, native, refused};
@@ -27,13 +28,12 @@ pub(crate) async fn ensure(
     op: &'static str,
     connection: &mut SqliteConnection,
     mode: SchemaMode,
-    limit: Duration,
+    until: Instant,
 ) -> Result<(), BackendError> {
-    let until = tokio::time::Instant::now() + limit;
     loop {
         match attempt(op, connection, mode).await {
             Ok(done) => return done,
-            Err(e) if is_busy(&e) && tokio::time::Instant::now() < until => {
+            Err(e) if is_busy(&e) && Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             Err(e) => return Err(native(op, e)),

@@ -210,3 +210,57 @@ async fn a_rival_with_an_over_mounted_boot_id_takes_over_nothing() {
                   rm -f /tmp/leasehold-boot-id-$$ && exec \"$@\"";
     a_contained_rival_is_refused(&format!("-m sh -c {script}")).await;
 }
+
+/// The statement of an acquire or a renewal on a machine whose wall clock says `unix_seconds`.
+fn at_wall_clock(statement: &str, unix_seconds: &str) -> sqlx::AssertSqlSafe<String> {
+    let changed = statement.replace("unixepoch('subsec')", unix_seconds);
+    assert_ne!(changed, statement, "the statement reads the wall clock in another way now");
+    sqlx::AssertSqlSafe(changed)
+}
+
+/// A wall clock that no token can hold says nothing: the counter orders, and the row is one that can be read.
+#[tokio::test]
+async fn an_impossible_wall_clock_leaves_the_order_to_the_counter() {
+    const ACQUIRE: &str = include_str!("../src/sql/acquire.sql");
+    const RENEW: &str = include_str!("../src/sql/renew.sql");
+    let fixture = Fixture::new().await;
+    let mut raw = fixture.raw().await;
+    let owner = "0123456789abcdef0123456789abcdef";
+    // Before 1970; none at all, as SQLite has it beyond the year 9999; the last second of 2^52 µs; beyond it.
+    for clock in ["(-86400.5)", "NULL", "4503599627.0", "4503599627.371", "9e9", "1e30"] {
+        for (text, floor) in [("fresh", 0_i64), ("floored", 7), ("again", 0)] {
+            let text = format!("{text} at {clock}");
+            let mut last = floor;
+            for round in 1..=2_i64 {
+                let token: i64 = sqlx::query_scalar(at_wall_clock(ACQUIRE, clock))
+                    .bind(&text)
+                    .bind(owner)
+                    .bind(1_000_000_i64)
+                    .bind(1_000_000_i64)
+                    .bind("a clock")
+                    .bind("")
+                    .bind(last)
+                    .bind(2_000_000_i64)
+                    .fetch_one(&mut raw)
+                    .await
+                    .unwrap_or_else(|e| panic!("{text}, round {round}: {e}"));
+                assert!(token > last, "{text}: {token} after {last}");
+                if clock != "4503599627.0" {
+                    assert_eq!(token, last + 1, "{text}");
+                }
+                last = token;
+            }
+            let batch = format!(r#"[["{text}","{owner}",1000000,{}]]"#, last + 10);
+            let renewed: Vec<(String, String)> = sqlx::query_as(at_wall_clock(RENEW, clock))
+                .bind(batch)
+                .bind(1_500_000_i64)
+                .bind("a clock")
+                .fetch_all(&mut raw)
+                .await
+                .unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(renewed.len(), 1, "{text}");
+            let found = fixture.backend.inspect(&name(&text)).await.expect("a row that can be read");
+            assert!(found.holder().expect("held").token.as_i64() > last + 10, "{text}");
+        }
+    }
+}

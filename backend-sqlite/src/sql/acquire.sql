@@ -5,16 +5,20 @@
 -- Returns: the token. A token beyond the epoch's last is NULL, and NOT NULL refuses it (code 1299).
 --
 -- In the update, `excluded.token` is the next token as the floors and the wall clock have it, and
--- `excluded.acquired_ms` is the wall clock, read once for the statement; 4503599627370495 is 2^52 - 1.
+-- `excluded.acquired_ms` is the wall clock, read once for the statement; 4503599627370495 is 2^52 - 1. A wall
+-- clock before 1970, or beyond 2^52 µs (2112), counts as 1970: the counter orders.
 INSERT INTO leasehold_leases AS l
        (name, format, owner, token, seq, expires_us, ttl_us, clock_id, acquired_ms, info)
 SELECT ?1, 1, ?2,
-       CASE WHEN floor & 4503599627370495 = 4503599627370495 OR wall_ms * 1000 > 4503599627370495 THEN NULL
+       CASE WHEN floor & 4503599627370495 = 4503599627370495 THEN NULL
             ELSE ((floor >> 52) << 52) | max((floor & 4503599627370495) + 1, wall_ms * 1000) END,
        1, ?8, ?4, ?5, wall_ms, ?6
-  FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) AS wall_ms,
-               max(?7, coalesce((SELECT value FROM leasehold_meta WHERE key = 'floor'), 0)) AS floor)
- WHERE true
+  FROM (SELECT CASE WHEN wall_ms BETWEEN 0 AND 4503599627370 THEN wall_ms ELSE 0 END AS wall_ms,
+               CASE WHEN typeof(value) = 'integer' AND value >= 0 THEN max(?7, value) END AS floor
+          FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) AS wall_ms,
+                       (SELECT value FROM leasehold_meta WHERE key = 'floor') AS value))
+ -- Without a floor that can be read nothing is granted.
+ WHERE floor IS NOT NULL
 ON CONFLICT (name) DO UPDATE
    SET owner       = excluded.owner,
        token       = CASE

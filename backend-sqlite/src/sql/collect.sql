@@ -10,7 +10,10 @@ DELETE FROM leasehold_leases AS l
    AND typeof(l.acquired_ms) = 'integer' AND l.acquired_ms >= 0 AND typeof(l.info) = 'text'
    AND (l.owner IS NULL
      OR (typeof(l.owner) = 'text' AND length(l.owner) = 32 AND l.owner NOT GLOB '*[^0-9a-f]*'))
-   AND (l.revoked_until_ms IS NULL OR l.revoked_until_ms <= unixepoch('subsec') * 1000)
+   -- A wall clock that cannot be read keeps no note.
+   AND coalesce(l.revoked_until_ms <= unixepoch('subsec') * 1000, true)
+   -- The trigger needs a floor to raise: without it the tokens would be forgotten with their rows.
+   AND EXISTS (SELECT 1 FROM leasehold_meta WHERE key = 'floor' AND typeof(value) = 'integer' AND value >= 0)
    AND (l.expires_us = 0
      OR (l.clock_id = ?3 AND l.expires_us <= ?4)
      OR EXISTS (SELECT 1 FROM leasehold_sightings AS s

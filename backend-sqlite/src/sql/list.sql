@@ -3,7 +3,7 @@
 --
 -- ?1 prefix  ?2 only after this name, or ''  ?3 at most so many  ?4 clock id  ?5 now, µs of the boot clock
 -- Returns: as `look.sql`. The byte FF, which no UTF-8 text holds, sorts after every name with the prefix.
-SELECT coalesce((SELECT value FROM leasehold_meta WHERE key = 'floor'), 0) AS floor,
+SELECT (SELECT value FROM leasehold_meta WHERE key = 'floor') AS floor,
        1 AS present,
        l.name, l.format, l.owner, l.token, l.seq, l.expires_us, l.ttl_us, l.clock_id, l.acquired_ms, l.info,
        l.revoked_owner, l.revoked_by, l.revoked_reason,

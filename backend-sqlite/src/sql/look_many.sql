@@ -2,7 +2,7 @@
 --
 -- ?1 JSON array of names  ?2 clock id
 -- Returns: as `look.sql`, one row for each.
-SELECT coalesce((SELECT value FROM leasehold_meta WHERE key = 'floor'), 0) AS floor,
+SELECT (SELECT value FROM leasehold_meta WHERE key = 'floor') AS floor,
        l.name IS NOT NULL AS present,
        l.name, l.format, l.owner, l.token, l.seq, l.expires_us, l.ttl_us, l.clock_id, l.acquired_ms, l.info,
        l.revoked_owner, l.revoked_by, l.revoked_reason,

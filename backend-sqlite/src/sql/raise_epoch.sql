@@ -3,7 +3,7 @@
 UPDATE leasehold_meta
    SET value = ((max(value, coalesce((SELECT max(token) FROM leasehold_leases
                                        WHERE typeof(token) = 'integer'), 0)) >> 52) + 1) << 52
- WHERE key = 'floor'
+ WHERE key = 'floor' AND typeof(value) = 'integer' AND value >= 0
    AND max(value, coalesce((SELECT max(token) FROM leasehold_leases
                              WHERE typeof(token) = 'integer'), 0)) >> 52 < 2047
 RETURNING value >> 52

@@ -14,8 +14,10 @@ UPDATE leasehold_leases AS l
            WHEN r.floor & 4503599627370495 = 4503599627370495 THEN NULL
            ELSE ((r.floor >> 52) << 52)
               | max((r.floor & 4503599627370495) + 1,
-                    CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) END
-  FROM (SELECT value ->> 0 AS name, value ->> 1 AS owner, value ->> 2 AS ttl_us, value ->> 3 AS floor
+                    -- As in `acquire.sql`: a wall clock that no token can hold says nothing.
+                    CASE WHEN r.wall_ms BETWEEN 0 AND 4503599627370 THEN r.wall_ms * 1000 ELSE 0 END) END
+  FROM (SELECT value ->> 0 AS name, value ->> 1 AS owner, value ->> 2 AS ttl_us, value ->> 3 AS floor,
+               CAST(round(unixepoch('subsec') * 1000) AS INTEGER) AS wall_ms
           FROM json_each(?1)) AS r
  WHERE l.name = r.name AND l.owner = r.owner
    AND l.format = 1 AND typeof(l.token) = 'integer' AND l.token > 0 AND typeof(l.seq) = 'integer'
