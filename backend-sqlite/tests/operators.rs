@@ -9,7 +9,7 @@ use leasehold_core::{
     Attempt, BackendError, Effect, ErrorKind, ForceRelease, LeaseAdmin, LeaseBackend, LeaseClient, LostCause,
     ReleaseRequest, Released, RenewAnswer, Settings,
 };
-use leasehold_sqlite::{SqliteBackend, SqliteConfig};
+use leasehold_sqlite::{SchemaMode, SqliteBackend, SqliteConfig};
 use sqlx::{Executor, SqliteConnection};
 use support::*;
 
@@ -164,4 +164,80 @@ async fn connecting_to_a_locked_file_says_busy() {
     let backend =
         SqliteBackend::connect(SqliteConfig::new(&path), fixture.context()).await.expect("unlocked");
     assert!(matches!(attempt(&backend, &request("n", TTL)).await, Attempt::Granted(_)));
+}
+
+/// All that leasehold has made in a file.
+async fn made(raw: &mut SqliteConnection) -> Vec<(String, String, Option<String>)> {
+    sqlx::query_as("SELECT type, name, sql FROM sqlite_schema WHERE name LIKE '%leasehold%' ORDER BY name")
+        .fetch_all(raw)
+        .await
+        .expect("schema")
+}
+
+/// Whatever is dropped, `init` and the next connection make it anew, and tokens go on rising: by the floor, by
+/// what is left of the tokens, and by the clock.
+#[tokio::test]
+async fn what_was_dropped_is_made_anew_and_tokens_go_on() {
+    let whole = made(&mut Fixture::new().await.raw().await).await;
+    assert!(whole.len() >= 4, "{whole:?}");
+    for (damage, by_init) in [
+        "DROP TABLE leasehold_leases",
+        "DROP TABLE leasehold_sightings",
+        "DROP TRIGGER leasehold_leases_deleted",
+        "DROP TABLE leasehold_meta",
+        "DELETE FROM leasehold_meta",
+        "DELETE FROM leasehold_meta WHERE key = 'floor'",
+        "DELETE FROM leasehold_meta WHERE key = 'schema'",
+        "DROP TABLE leasehold_leases; DROP TABLE leasehold_meta",
+        "DROP TABLE leasehold_leases; DROP TABLE leasehold_sightings",
+        "DROP TABLE leasehold_leases; DROP TABLE leasehold_sightings; DROP TABLE leasehold_meta",
+    ]
+    .into_iter()
+    .flat_map(|damage| [(damage, false), (damage, true)])
+    {
+        let fixture = Fixture::new().await;
+        let backend = &fixture.backend;
+        // Granted while the wall clock was an hour ahead: only what is in the file can be above it now.
+        let ahead = token(grant(backend, "held", TTL).await.token.get() + 3_600_000_000);
+        let mut asked = request("ahead", TTL);
+        asked.token_floor = Some(ahead);
+        let Attempt::Granted(held) = attempt(backend, &asked).await else { panic!("held") };
+        // The floor tells of it where the leases are dropped, and a sighting where both are.
+        if damage == "DROP TABLE leasehold_leases" || damage.ends_with("DROP TABLE leasehold_sightings") {
+            backend.raise_floor(None, held.token).await.expect("raised");
+        }
+        refusal(&fixture.foreigner("another clock+0.0").await, "ahead", TTL).await;
+        let mut raw = fixture.raw().await;
+        execute(&mut raw, damage).await;
+
+        let mut refuse = SqliteConfig::new(fixture.path());
+        refuse.schema = SchemaMode::Refuse;
+        let error = SqliteBackend::connect(refuse.clone(), fixture.context()).await.expect_err("not whole");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::ConfigInvalid, Effect::None), "{error}");
+        assert!(error.message().contains("leasehold init"), "{damage}: {error}");
+        if by_init {
+            backend.prepare().await.unwrap_or_else(|e| panic!("{damage}: {e}"));
+        } else {
+            fixture.rival().await.probe().await.unwrap_or_else(|e| panic!("{damage}: {e}"));
+        }
+        assert_eq!(made(&mut raw).await, whole, "{damage}");
+        SqliteBackend::connect(refuse, fixture.context()).await.expect("whole again");
+
+        let next = grant(backend, "fresh", TTL).await;
+        if damage.contains("sightings; DROP TABLE leasehold_meta") {
+            // Nothing is left that could tell: the clock alone.
+            assert!(next.token < held.token, "{damage}");
+        } else {
+            assert!(next.token > held.token, "{damage}: {:?} after {:?}", next.token, held.token);
+        }
+        let answer = renew(backend, &held).await;
+        if damage.contains("leasehold_leases;") || damage == "DROP TABLE leasehold_leases" {
+            assert!(
+                matches!(answer, RenewAnswer::Lost(LostCause::StoreForgot { .. })),
+                "{damage}: {answer:?}"
+            );
+        } else {
+            assert!(matches!(answer, RenewAnswer::Renewed { .. }), "{damage}: {answer:?}");
+        }
+    }
 }

@@ -1,12 +1,6 @@
--- Schema 1: what the first layout had. Kept as it was, because files of it exist; `schema_v2.sql` goes on
--- from here. Run inside one immediate transaction.
-CREATE TABLE leasehold_meta (
-    key   TEXT NOT NULL PRIMARY KEY,
-    value INTEGER NOT NULL
-) WITHOUT ROWID;
-
-INSERT INTO leasehold_meta (key, value) VALUES ('schema', 1), ('floor', 0);
-
+-- The leases, as version 1 had them: kept as it was, because files of it exist; `schema_notes.sql` goes on from
+-- here.
+--
 -- One row a name that is held, kept, or was held lately. The row outlives its grant, because its token is
 -- the floor of the next one.
 CREATE TABLE leasehold_leases (

@@ -1,14 +1,8 @@
--- Schema 2: sightings instead of re-dated rows, the reason of a forced release in the row, and the floor
--- raised by whoever deletes a row. Run inside one immediate transaction, after `schema_v1.sql` or on a
--- file that it made.
-ALTER TABLE leasehold_leases ADD COLUMN revoked_owner    TEXT;
-ALTER TABLE leasehold_leases ADD COLUMN revoked_by       TEXT;
-ALTER TABLE leasehold_leases ADD COLUMN revoked_reason   TEXT;
-ALTER TABLE leasehold_leases ADD COLUMN revoked_until_ms INTEGER; -- the row is kept so long, on the wall clock
-
+-- Version 2: sightings instead of re-dated rows, and the floor raised by whoever deletes a row.
+--
 -- "This clock saw this version of that row at a time after which its ttl ends here." A row of another
 -- clock is taken over by a sighting that has run out, and by nothing else.
-CREATE TABLE leasehold_sightings (
+CREATE TABLE IF NOT EXISTS leasehold_sightings (
     name       TEXT    NOT NULL,
     clock_id   TEXT    NOT NULL,
     token      INTEGER NOT NULL,
@@ -19,11 +13,9 @@ CREATE TABLE leasehold_sightings (
 
 -- A token that was granted is never granted again, whoever deletes its row: the floor of all names rises
 -- in the same step.
-CREATE TRIGGER leasehold_leases_deleted AFTER DELETE ON leasehold_leases
+CREATE TRIGGER IF NOT EXISTS leasehold_leases_deleted AFTER DELETE ON leasehold_leases
 BEGIN
     UPDATE leasehold_meta SET value = OLD.token
      WHERE key = 'floor' AND typeof(OLD.token) = 'integer' AND OLD.token > value;
     DELETE FROM leasehold_sightings WHERE name = OLD.name;
 END;
-
-UPDATE leasehold_meta SET value = 2 WHERE key = 'schema';
