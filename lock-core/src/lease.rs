@@ -113,6 +113,12 @@ impl Lease {
         self.cell.deadline().filter(|_| self.is_valid())
     }
 
+    /// The moment at which the lease ends whatever anybody does, and which limit that is; none without
+    /// a limit.
+    pub fn limit(&self) -> Option<(BootTime, EndReason)> {
+        (self.cell.hard_end < BootTime::MAX).then_some((self.cell.hard_end, self.cell.hard_reason))
+    }
+
     /// How long the lease is valid unless it is renewed; zero when it is over.
     pub fn remaining(&self) -> Duration {
         self.valid_until().map_or(Duration::ZERO, |until| until.since(self.client.now()))
