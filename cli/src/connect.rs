@@ -12,7 +12,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|e| Failure::new(Exit::Internal, format_args!("no runtime could be started: {e}")))
+        .map_err(|e| Failure::new(Exit::Internal, format_args!("no runtime could be started ({e}): nothing was started. Descriptors or threads may be exhausted (ulimit -n, ulimit -u)")))
 }
 
 /// Lets clean-ups end and closes the store, in `limit` at most: one that hangs holds nobody.

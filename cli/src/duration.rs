@@ -69,6 +69,7 @@ pub(crate) fn show(duration: Duration) -> String {
     let rounded = match duration {
         d if d >= Duration::from_secs(60) => Duration::from_secs(d.as_secs()),
         d if d >= Duration::from_secs(1) => return format!("{:.1}s", d.as_secs_f64()),
+        d if d < Duration::from_millis(1) => d,
         d => Duration::from_millis(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
     };
     humantime::format_duration(rounded).to_string()

@@ -56,7 +56,7 @@ pub(crate) const TABLE: [Row; 10] = [
         exit: Exit::Internal,
         code: 70,
         name: "internal",
-        meaning: "leasehold itself failed: no threads, processes or descriptors left, its guardian was killed, or the store holds something unreadable. A command that had been started was killed.",
+        meaning: "leasehold itself failed: no threads, processes or descriptors left, /proc is missing, its guardian was killed or did not answer, or the store holds something unreadable. A command that had been started was killed. Or the command succeeded, and processes that it left could not be killed: the lease was not released, and ends within its ttl.",
         advice: "Read the message; limits (`ulimit -u`, `ulimit -n`) are the usual cause.",
     },
     Row {

@@ -220,8 +220,9 @@ fn a_frozen_guardian_is_replaced_by_the_wrapper_when_the_lease_is_revoked() {
 #[test]
 fn a_frozen_guardian_is_replaced_by_the_wrapper_when_the_store_is_gone() {
     let mut victim = Victim::start(&[]);
-    assert!(victim.guardian.freeze());
+    // In this order: a renewal that the frozen guardian does not acknowledge would be another fault.
     let (lock, locked) = (victim.bench.lock_store(), boot_now());
+    assert!(victim.guardian.freeze());
     // Locked, it takes no renewal: what it says to readers now is final.
     let deadline = victim.bench.store_deadline("j");
     victim.assert_all_alive();

@@ -16,6 +16,9 @@
 //! * The wrapper is frozen: no later times come, and the timer ends the tree before the lease ends.
 //! * The guardian is frozen or killed: the wrapper sees a closed socket, or its own deadline, kills
 //!   the guardian and, being a subreaper too, inherits the tree.
+//! * Processes are born as fast as they are killed: [`Tree::hunt`], begun at `term_at`.
+//! * A process may not be killed, or is hidden: it is told as left, and counts as alive.
+//! * The job's limit on file sizes is ours too: its signal is caught, so that it ends nobody here.
 //! * The machine was suspended: the timer counts suspend, and fires right after the resume.
 //!
 //! It prints nothing: stdout and stderr belong to the command.
@@ -35,8 +38,9 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
+use super::proc::NoProc;
 use super::protocol::{Order, Received, Report, Times, receive_order, send_report, unpack};
-use super::tree::{self, Tree};
+use super::tree::{Children, FUTILE_MAX, Id, Tree};
 
 /// The hidden word that makes the program a guardian.
 pub(crate) const WORD: &str = "__guardian";
@@ -45,8 +49,6 @@ pub(crate) const LEFTOVER_GRACE: Duration = Duration::from_millis(300);
 /// Between two strikes.
 const STRIKE_PAUSE_MIN: Duration = Duration::from_millis(1);
 const STRIKE_PAUSE_MAX: Duration = Duration::from_millis(20);
-/// After so many strikes that met only processes which may not be killed, they are reported.
-const REFUSED_STRIKES_MAX: u32 = 50;
 const NEVER: Times = Times { term_at: BootTime::MAX, kill_at: BootTime::MAX };
 
 /// Runs the guardian until nothing is left to guard.
@@ -84,9 +86,10 @@ struct Guardian {
     started: bool,
     /// The command while it has not been reaped.
     job: Option<Pid>,
-    told: HashSet<tree::Id>,
+    told: HashSet<Id>,
     pause: Duration,
-    refused_strikes: u32,
+    futile_hunts: u32,
+    in_a_storm: bool,
 }
 
 impl Guardian {
@@ -95,16 +98,14 @@ impl Guardian {
         set_child_subreaper(Some(rustix::process::getpid()))?;
         let ended_children = watch_children().map_err(|e| errno_of(&e))?;
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        if !std::path::Path::new("/proc/self/stat").exists() {
-            // Without /proc nobody below is found: refuse rather than guard with closed eyes.
-            return Err(Errno::NOENT);
-        }
+        // Without /proc nobody below is found: refuse rather than guard with closed eyes.
+        let tree = Tree::below_self().map_err(NoProc::errno)?;
         Ok(Guardian {
             socket,
             open: true,
             timer,
             ended_children,
-            tree: Tree::below_self(),
+            tree,
             times: NEVER,
             first: Signal::TERM,
             phase: Phase::Running,
@@ -112,7 +113,8 @@ impl Guardian {
             job: None,
             told: HashSet::new(),
             pause: STRIKE_PAUSE_MIN,
-            refused_strikes: 0,
+            futile_hunts: 0,
+            in_a_storm: false,
         })
     }
 
@@ -120,9 +122,12 @@ impl Guardian {
         loop {
             // Orders first: a later time that is waiting in the socket counts (after a freeze).
             self.take_orders();
-            let children_left = self.reap();
+            let children = self.reap();
+            if children == Children::Unreaped {
+                self.keep_up();
+            }
             let nothing_to_come = self.started || !self.open;
-            if nothing_to_come && self.job.is_none() && !children_left {
+            if nothing_to_come && self.job.is_none() && children == Children::None {
                 self.tell(Report::Done { left: 0 });
                 return Ok(());
             }
@@ -130,7 +135,9 @@ impl Guardian {
                 self.tell(Report::Done { left });
                 return Ok(());
             }
-            self.sleep()?;
+            if children != Children::Unreaped {
+                self.sleep()?;
+            }
         }
     }
 
@@ -141,7 +148,7 @@ impl Guardian {
                 Received::Nothing => return,
                 Received::Closed => {
                     self.open = false;
-                    self.phase = Phase::Killing;
+                    self.kill();
                 }
             }
         }
@@ -155,7 +162,10 @@ impl Guardian {
                 self.start(descriptors);
             }
             Order::Start { .. } => {}
-            Order::Times(times) => self.times = times,
+            Order::Times(times) => {
+                self.times = times;
+                self.tell(Report::Heard { kill_at: times.kill_at });
+            }
             Order::Forward(signal) => {
                 // While it has not been reaped its group is its own.
                 if let (Some(group), Some(signal)) = (self.job, Signal::from_named_raw(signal)) {
@@ -163,7 +173,14 @@ impl Guardian {
                 }
             }
             Order::Terminate { kill_at } => self.stop(kill_at),
-            Order::Kill => self.phase = Phase::Killing,
+            Order::Kill => self.kill(),
+        }
+    }
+
+    fn kill(&mut self) {
+        if self.phase != Phase::Killing {
+            self.phase = Phase::Killing;
+            self.tree.hurry();
         }
     }
 
@@ -190,20 +207,35 @@ impl Guardian {
         }
     }
 
-    /// Reaps; tells when the command has ended. False when no child is left.
-    fn reap(&mut self) -> bool {
-        let mut ended = None;
-        let job = self.job;
-        let left = tree::reap(|pid, status| {
+    /// Reaps; tells when the command has ended.
+    fn reap(&mut self) -> Children {
+        let (job, mut ended) = (self.job, None);
+        let children = self.tree.reap(|pid, status| {
             if Some(pid) == job {
                 ended = Some(status);
             }
         });
+        self.see_end(ended);
+        children
+    }
+
+    /// They end faster than they are reaped, as only processes do that are made for nothing else.
+    /// What is to be stopped gets no more grace: it could not be ended in time.
+    fn keep_up(&mut self) {
+        if !self.in_a_storm {
+            self.in_a_storm = true;
+            self.tree.hurry();
+        }
+        if matches!(self.phase, Phase::Stopping(_)) {
+            self.kill();
+        }
+    }
+
+    fn see_end(&mut self, ended: Option<WaitStatus>) {
         if let Some(status) = ended {
             self.job = None;
             self.exited(status);
         }
-        left
     }
 
     fn exited(&mut self, status: WaitStatus) {
@@ -229,8 +261,10 @@ impl Guardian {
             Phase::Stopping(before) => before,
             _ => BootTime::MAX,
         };
-        self.phase = Phase::Stopping(kill_at.min(before));
-        self.tree.tell(self.first, &mut self.told);
+        let kill_at = kill_at.min(before);
+        self.phase = Phase::Stopping(kill_at);
+        self.tree.hurry();
+        self.tree.tell(self.first, &mut self.told, kill_at.min(self.times.kill_at));
     }
 
     /// Does what is due. Some when only processes are left that may not be killed.
@@ -250,15 +284,20 @@ impl Guardian {
         if self.phase == Phase::Running {
             self.tell(Report::TimeOver);
         }
-        self.phase = Phase::Killing;
-        let round = self.tree.strike(self.job);
-        if round.seen > 0 && round.seen == round.refused {
-            self.refused_strikes += 1;
-        } else {
-            self.refused_strikes = 0;
+        self.kill();
+        let (job, mut ended) = (self.job, None);
+        let left = self.tree.hunt(job, |pid, status| {
+            if Some(pid) == job {
+                ended = Some(status);
+            }
+        });
+        self.see_end(ended);
+        self.futile_hunts = if left.is_futile() { self.futile_hunts + 1 } else { 0 };
+        if left.storm {
+            self.pause = Duration::ZERO;
         }
-        let left = i32::try_from(round.refused).unwrap_or(i32::MAX);
-        (self.refused_strikes > REFUSED_STRIKES_MAX).then_some(left)
+        let out_of_reach = i32::try_from(left.out_of_reach).unwrap_or(i32::MAX);
+        (self.futile_hunts > FUTILE_MAX).then_some(out_of_reach)
     }
 
     /// Sleeps until an order, the end of a child, or the next time.
@@ -268,7 +307,7 @@ impl Guardian {
             Phase::Stopping(kill_at) => kill_at.min(self.times.kill_at),
             Phase::Killing => {
                 let pause = self.pause;
-                self.pause = (pause * 2).min(STRIKE_PAUSE_MAX);
+                self.pause = (pause * 2).clamp(STRIKE_PAUSE_MIN, STRIKE_PAUSE_MAX);
                 SystemClock.now() + pause
             }
         };
@@ -296,13 +335,13 @@ impl Guardian {
 /// decides what they mean. The handlers are gone in the command, which gets the defaults.
 fn watch_children() -> std::io::Result<UnixStream> {
     use signal_hook::consts::{
-        SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
+        SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXFSZ,
     };
     let (reader, writer) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
     signal_hook::low_level::pipe::register(SIGCHLD, writer)?;
     let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    for signal in [SIGALRM, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2] {
+    for signal in [SIGALRM, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXFSZ] {
         signal_hook::flag::register(signal, std::sync::Arc::clone(&ignored))?;
     }
     if !super::signals::is_ignored(SIGHUP) {

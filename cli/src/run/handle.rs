@@ -5,13 +5,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::set_child_subreaper;
+use rustix::process::{Pid, WaitStatus, set_child_subreaper};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use super::guardian::WORD;
 use super::protocol::{Order, Received, Report, receive_report, send_order};
-use super::tree::Tree;
+use super::tree::{self, Tree};
 
 /// How long the wrapper goes on killing before it says that it cannot.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ impl Guardian {
     pub(crate) fn spawn(environment: &[(&str, Option<String>)]) -> std::io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let tree = Tree::below_self();
+        let tree = Tree::below_self().map_err(|e| std::io::Error::other(e.to_string()))?;
         set_child_subreaper(Some(rustix::process::getpid()))?;
         // Not by its path: the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
@@ -66,16 +66,29 @@ impl Guardian {
         }
     }
 
-    /// Kills the guardian, inherits its tree, and kills that. Returns how many are left.
-    pub(crate) fn take_over(&mut self) -> usize {
-        // Not reaped yet, so the pid is its own.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        self.tree.kill_until_gone(KILL_LIMIT)
+    /// Kills the guardian, inherits its tree, and kills that. Returns how many are left, and how
+    /// `job` ended.
+    pub(crate) fn take_over(&mut self, job: Option<Pid>) -> (usize, Option<WaitStatus>) {
+        tree::hurry();
+        self.dismiss();
+        let mut ended = None;
+        let left = self.tree.kill_until_gone(KILL_LIMIT, |pid, status| {
+            if Some(pid) == job {
+                ended = Some(status);
+            }
+        });
+        (left, ended)
+    }
+
+    /// Whether the command has ended and the guardian has not reaped it.
+    pub(crate) fn leaves_unreaped(&self, job: Pid) -> bool {
+        let guardian = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        guardian.is_some_and(|guardian| self.tree.has_ended(job, guardian))
     }
 
     /// Ends a guardian that has nothing left to do; should it be frozen now, it is not waited for.
     pub(crate) fn dismiss(&mut self) {
+        // Not reaped yet, so the pid is its own.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

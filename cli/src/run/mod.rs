@@ -14,11 +14,15 @@
 //! * The lease is lost: the tree is dead before the deadline ([`supervise`]); 76 whatever the
 //!   command's own code is.
 //! * The release fails or nobody knows: a warning; the code stays the command's.
+//! * Processes of the command are known to be left: the lease is not released, since they run under
+//!   it; it ends by its ttl. A command that succeeded ends with 70 then.
+//! * `/proc` does not show this process: refused before the store is asked for anything (70).
 
 pub(crate) mod guardian;
 mod handle;
 mod outcome;
 mod plan;
+mod proc;
 mod protocol;
 pub(crate) mod report;
 pub(crate) mod signals;
@@ -29,13 +33,14 @@ use std::ffi::OsString;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::{
-    AcquireError, HolderInfo, Lease, LeaseClient, Released, Settings, SettingsError, TryAcquire, Wait,
-    Watchdog,
+    AcquireError, Effect, HolderInfo, Lease, LeaseClient, LeaseState, LostCause, Released, Settings,
+    SettingsError, TryAcquire, Wait, Watchdog,
 };
 use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::config::{STORE_VAR, Store};
+use crate::duration::show;
 use crate::exit::{Ending, Exit, Failure, of_kind};
 use handle::Guardian;
 use outcome::{JobEnd, Outcome};
@@ -82,6 +87,8 @@ fn run_or_fail(
 ) -> Result<Ending, Failure> {
     let signals = Signals::catch()
         .map_err(|e| Failure::new(Exit::Internal, format_args!("cannot catch signals: {e}")))?;
+    // Who could not find the command's processes could not end them.
+    proc::Proc::open().map_err(|e| Failure::new(Exit::Internal, e))?;
     let plan = Plan::new(args.ttl, args.max_hold, args.kill_after, args.signal, args.on_lost)?;
     let settings = settings(&args)?;
     let store = crate::config::Surroundings::of_process().store(store)?;
@@ -131,6 +138,15 @@ impl Session<'_> {
             .profile()
             .refuse_ttl(self.args.ttl)
             .map_err(|e| Failure::usage(format_args!("--ttl: {}", e.message())))?;
+        self.refuse_min_hold(client.profile().ttl_max)?;
+        if store.url.scheme() == "memory" {
+            self.talk.say(
+                Weight::Warning,
+                "warning",
+                json!({ "lease": self.args.name.as_str(), "message": "memory excludes no other program" }),
+                format_args!("warning: a memory:// store is seen by this program alone: it keeps no other one from running"),
+            );
+        }
         let context = watchdog.context();
         let asked_at = context.now();
         let acquired = self.unless_interrupted(self.acquire(&client, &settings)).await;
@@ -158,9 +174,18 @@ impl Session<'_> {
                 lease.fingerprint()
             ),
         );
-        let result = self.supervised(&lease, &watchdog, store).await;
-        let lost = result.as_ref().is_ok_and(|outcome| outcome.loss.is_some());
-        self.release(lease, lost).await;
+        let mut result = self.supervised(&lease, &watchdog, store).await;
+        match &mut result {
+            Ok(outcome) if outcome.left > 0 => self.leave(lease),
+            Ok(outcome) => {
+                let found = self.release(lease, outcome.loss.is_some()).await;
+                // The release is the last look: what it finds lost was lost while the command ran.
+                if outcome.loss.is_none() {
+                    outcome.loss = found;
+                }
+            }
+            Err(_) => drop(self.release(lease, false).await),
+        }
         crate::connect::finish(&client, &watchdog, SHUTDOWN_LIMIT).await;
         let outcome = result?;
         if let JobEnd::Unguarded(errno) = outcome.job {
@@ -179,6 +204,18 @@ impl Session<'_> {
             ));
         }
         Ok(outcome.ending())
+    }
+
+    /// Refuses to keep the name longer than the store can: nobody could free it.
+    fn refuse_min_hold(&self, longest: Duration) -> Result<(), Failure> {
+        if self.args.min_hold <= longest {
+            return Ok(());
+        }
+        Err(Failure::usage(format_args!(
+            "--min-hold {} is not possible: this store keeps a name for {} at most",
+            show(self.args.min_hold),
+            show(longest)
+        )))
     }
 
     /// The future's output, unless a signal that ends a wait came first: the future is dropped then,
@@ -239,7 +276,7 @@ impl Session<'_> {
     fn not_acquired(&self, error: AcquireError) -> Failure {
         match error {
             AcquireError::TimedOut { waited, seen, .. } => {
-                self.busy(&format!("{}; waited for {}", held_by(&seen), crate::duration::show(waited)))
+                self.busy(&format!("{}; waited for {}", held_by(&seen), show(waited)))
             }
             AcquireError::Settings(e) => Failure::usage(e),
             AcquireError::Backend(e) => Failure::new(of_kind(e.kind()), e),
@@ -250,7 +287,11 @@ impl Session<'_> {
 
     fn argv(&self) -> Vec<OsString> {
         match &self.args.shell_command {
-            None => self.args.argv.clone(),
+            // A second "--" ends the options too, where a script guards a name that begins with a dash.
+            None => match self.args.argv.split_first() {
+                Some((first, rest)) if first == "--" && !rest.is_empty() => rest.to_vec(),
+                _ => self.args.argv.clone(),
+            },
             Some(text) => {
                 let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
                 vec![shell.unwrap_or_else(|| "/bin/sh".into()), "-c".into(), text.clone()]
@@ -310,21 +351,62 @@ impl Session<'_> {
         environment
     }
 
-    async fn release(&self, lease: Lease, lost: bool) {
-        let name = lease.name().clone();
+    /// Lets the lease run out by itself: processes that could not be ended run under it.
+    fn leave(&self, lease: Lease) {
+        let (name, ttl) = (lease.name().clone(), lease.ttl());
+        self.talk.say(
+            Weight::Warning,
+            "released",
+            json!({ "lease": name.as_str(), "release": "not_released" }),
+            format_args!(
+                "warning: {name:?} is not released, because processes of the command run on; it ends within its ttl ({})",
+                show(ttl)
+            ),
+        );
+        // Dropped, it would be released. This process ends now, and its renewals with it.
+        std::mem::forget(lease);
+    }
+
+    /// Gives the lease back; how it was lost, if the store had it no more.
+    async fn release(&self, lease: Lease, lost: bool) -> Option<LeaseState> {
+        let (name, token) = (lease.name().clone(), lease.token());
         if lost && lease.check().is_err() {
             // Over: the store is told in the background, as far as the end of the program allows.
             drop(lease);
-            return;
+            return None;
         }
+        let mut cause = None;
         let (word, weight, line) = match lease.release().await {
             Ok(Released::Released) => ("released", Weight::Detail, format!("released {name:?}")),
+            Ok(Released::AlreadyReleased) if lost => {
+                ("already_released", Weight::Detail, format!("{name:?} had ended in the store"))
+            }
             Ok(Released::AlreadyReleased) => {
-                ("already_released", Weight::Warning, format!("warning: {name:?} was released already"))
+                let detail = "the grant had gone before it was released".to_owned();
+                cause = Some(LostCause::StoreForgot { detail });
+                (
+                    "already_released",
+                    Weight::Error,
+                    format!(
+                        "the lease {name:?} was lost while the command ran: the store no longer had it when the command ended"
+                    ),
+                )
             }
-            Ok(Released::NotHeld { .. }) => {
-                ("not_held", Weight::Warning, format!("warning: {name:?} belonged to somebody else already"))
+            Ok(Released::NotHeld { by }) => {
+                cause = Some(by.as_ref().map_or(LostCause::ExpiredInStore, LostCause::taken));
+                (
+                    "not_held",
+                    Weight::Error,
+                    format!(
+                        "the lease {name:?} was lost while the command ran: somebody else had it when the command ended"
+                    ),
+                )
             }
+            Err(e) if e.effect() == Effect::None => (
+                "not_released",
+                Weight::Warning,
+                format!("warning: {name:?} was not released; it ends within its ttl ({e})"),
+            ),
             Err(e) => (
                 "unknown",
                 Weight::Warning,
@@ -333,5 +415,11 @@ impl Session<'_> {
         };
         let fields = json!({ "lease": name.as_str(), "release": word });
         self.talk.say(weight, "released", fields, format_args!("{line}"));
+        let state = LeaseState::Lost(cause?);
+        if !lost {
+            let fields = json!({ "lease": name.as_str(), "token": token.to_string(), "cause": state.word() });
+            self.talk.say(Weight::Detail, "lost", fields, format_args!("{name:?} is {state}"));
+        }
+        Some(state)
     }
 }

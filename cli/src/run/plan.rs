@@ -10,6 +10,9 @@ use crate::args::OnLost;
 use crate::duration::show;
 use crate::exit::Failure;
 
+/// The shortest ttl and hold that leave time for stop and renewals without a `--kill-after`.
+const SHORTEST: Duration = Duration::from_millis(60);
+
 /// The order of events before the deadline; see [`super::supervise`] for the picture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -17,7 +20,6 @@ pub(crate) struct Plan {
     pub(crate) signal: Signal,
     pub(crate) kill_after: Duration,
     pub(crate) margin: Duration,
-    pub(crate) max_hold: Option<Duration>,
 }
 
 impl Plan {
@@ -34,6 +36,7 @@ impl Plan {
     ) -> Result<Self, Failure> {
         let base = max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
         let margin = (base / 10).clamp(Duration::from_millis(20), Duration::from_millis(500));
+        let kill_after_given = kill_after.is_some();
         let kill_after = kill_after.unwrap_or((base / 6).min(Duration::from_secs(5)));
         let grace = match on_lost {
             OnLost::Warn => None,
@@ -42,6 +45,13 @@ impl Plan {
         };
         if grace.is_some_and(|grace| grace > base / 2) {
             let what = if base < ttl { "--max-hold" } else { "--ttl" };
+            if !kill_after_given || on_lost == OnLost::Kill {
+                return Err(Failure::usage(format_args!(
+                    "{what} {} is too short: a command cannot be stopped in so little time. Give it {} at least",
+                    show(base),
+                    show(SHORTEST),
+                )));
+            }
             return Err(Failure::usage(format_args!(
                 "--kill-after {} does not fit: the command is stopped that long and {} more before the lease ends, which may take half of {what} {} at most. Shorten --kill-after or lengthen {what}",
                 show(kill_after),
@@ -49,7 +59,7 @@ impl Plan {
                 show(base),
             )));
         }
-        Ok(Plan { on_lost, signal, kill_after, margin, max_hold })
+        Ok(Plan { on_lost, signal, kill_after, margin })
     }
 
     /// What must be left of a lease for a command to be started under it.
@@ -98,6 +108,18 @@ mod tests {
         }
         assert_eq!(plan(30_000, None).expect("fits").kill_after, Duration::from_secs(5));
         assert_eq!(plan(6_000, None).expect("fits").kill_after, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_ttl_that_is_too_short_is_named_as_it_was_given() {
+        assert!(Plan::new(SHORTEST, None, None, Signal::TERM, OnLost::Terminate).is_ok());
+        for on_lost in [OnLost::Terminate, OnLost::Kill] {
+            let nano = Duration::from_nanos(1);
+            let failure = Plan::new(nano, None, None, Signal::TERM, on_lost).expect_err("too short");
+            assert_eq!(failure.ending, Exit::Usage.into());
+            assert!(failure.message.starts_with("--ttl 1ns is too short"), "{}", failure.message);
+            assert!(!failure.message.contains("kill-after"), "{}", failure.message);
+        }
     }
 
     #[test]

@@ -60,8 +60,10 @@ pub(crate) enum Report {
     Exited { code: i32 },
     /// The command was killed by this signal.
     Killed { signal: i32 },
-    /// Nobody of its tree is left but `left` that may not be killed.
+    /// Nobody of its tree is left but `left` that may not be killed, or are hidden.
     Done { left: i32 },
+    /// The later times were taken; this is the last moment now.
+    Heard { kill_at: BootTime },
 }
 
 fn encode(tag: u8, numbers: &[u64]) -> Vec<u8> {
@@ -128,6 +130,7 @@ impl Report {
             Report::Exited { code } => encode(5, &[word(code)]),
             Report::Killed { signal } => encode(6, &[word(signal)]),
             Report::Done { left } => encode(7, &[word(left)]),
+            Report::Heard { kill_at } => encode(8, &[kill_at.as_nanos()]),
         }
     }
 
@@ -142,6 +145,7 @@ impl Report {
             5 => Report::Exited { code: first },
             6 => Report::Killed { signal: first },
             7 => Report::Done { left: first },
+            8 => Report::Heard { kill_at: BootTime::from_nanos(number(0)) },
             _ => return None,
         })
     }
@@ -278,6 +282,7 @@ mod tests {
             Report::Exited { code: -1 },
             Report::Killed { signal: 64 },
             Report::Done { left: 0 },
+            Report::Heard { kill_at: BootTime::from_nanos(u64::MAX - 1) },
         ];
         for report in reports {
             send_report(&b, report).expect("sent");

@@ -87,7 +87,7 @@ impl Talk {
 /// Who holds a name, since when, and for how long at most: the end of a sentence.
 pub(crate) fn held_by(seen: &Contention) -> String {
     let mut text = match &seen.holder {
-        None => "kept free of holders for a while".to_owned(),
+        None => "kept free of holders".to_owned(),
         Some(holder) => {
             let label = match holder.info.label() {
                 "" => String::new(),
@@ -101,7 +101,9 @@ pub(crate) fn held_by(seen: &Contention) -> String {
         }
     };
     if let Some(remaining) = seen.remaining {
-        text.push_str(&format!(", for {} at most unless renewed", show(remaining)));
+        // Nobody can renew what nobody holds.
+        let unless = if seen.holder.is_some() { " unless renewed" } else { "" };
+        text.push_str(&format!(", for {} at most{unless}", show(remaining)));
     }
     text
 }

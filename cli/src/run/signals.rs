@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{
-    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ,
 };
 
 /// Signals that are handed on to the command.
@@ -73,6 +73,9 @@ impl Signals {
         }
         // Ignored by some parents, which would make the kernel reap our children unseen.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
+        // A store's file that meets `ulimit -f` is an error of that write, not the end of the program.
+        // Caught, not ignored: the command starts with the default.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         Ok(Signals { caught, bell })
     }
 

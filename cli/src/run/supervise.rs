@@ -9,7 +9,9 @@
 //!
 //! The guardian acts at the first two times; at the third the wrapper kills the guardian, inherits
 //! the tree as a subreaper, and kills until nobody is left. The same happens at once when the
-//! guardian's end of the socket closes. All times are of the boot clock and are waited for on the
+//! guardian's end of the socket closes. The times are those that the guardian *acknowledged*: one
+//! that is frozen is not relied on longer than it would have acted by itself, however often the lease
+//! is renewed meanwhile. A command that has ended and is not reaped for a second is the same sign. All times are of the boot clock and are waited for on the
 //! watchdog's timers, which count suspend.
 
 use std::time::Duration;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use leasehold::{BackendContext, BootTime, EndReason, Lease, LeaseState};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use rustix::process::Pid;
 use serde_json::json;
 
 use super::guardian::LEFTOVER_GRACE;
@@ -31,6 +34,8 @@ use crate::duration::show;
 
 /// How long the guardian has, beside its grace, to end what the command left behind.
 const TIDY_LIMIT: Duration = Duration::from_millis(500);
+/// How long a guardian may take to see that its command has ended.
+const REAP_LIMIT: Duration = Duration::from_secs(1);
 /// How often the deadline is compared with what the guardian was told, at least and at most.
 const LOOK_MIN: Duration = Duration::from_millis(5);
 const LOOK_MAX: Duration = Duration::from_secs(1);
@@ -44,11 +49,16 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) signals: &'a Signals,
     pub(crate) bell: &'a Bell,
     guardian: Guardian,
-    granted_at: BootTime,
     /// The deadline that the guardian knows.
     told: Option<BootTime>,
     /// When the guardian is no longer waited for.
     act_at: BootTime,
+    /// The last moment that the guardian has acknowledged.
+    acknowledged: BootTime,
+    /// The command's process, since it was started.
+    pid: Option<Pid>,
+    /// Since when it has been seen ended, while the guardian says nothing.
+    unreaped_since: Option<BootTime>,
     job: Option<JobEnd>,
     loss: Option<LeaseState>,
     insisted: bool,
@@ -72,9 +82,11 @@ impl<'a> Supervisor<'a> {
             signals,
             bell,
             guardian,
-            granted_at: context.now(),
             told: None,
             act_at: BootTime::MAX,
+            acknowledged: BootTime::ZERO,
+            pid: None,
+            unreaped_since: None,
             job: None,
             loss: None,
             insisted: false,
@@ -90,7 +102,7 @@ impl<'a> Supervisor<'a> {
         let mut states = self.lease.states();
         self.start(argv)?;
         loop {
-            let look = (self.context.now() + self.pace()).min(self.act_at);
+            let look = (self.context.now() + self.pace()).min(self.due());
             tokio::select! {
                 biased;
                 report = self.guardian.hear() => match report {
@@ -106,8 +118,14 @@ impl<'a> Supervisor<'a> {
                 () = self.context.sleep_until(look) => {}
             }
             self.look();
-            if self.context.now() >= self.act_at {
-                return Ok(self.last_word());
+            // This process may have been frozen: what the guardian said meanwhile counts.
+            if self.is_due() {
+                if let Some(left) = self.drain() {
+                    return Ok(self.done(left));
+                }
+                if self.is_due() {
+                    return Ok(self.act());
+                }
             }
         }
     }
@@ -120,29 +138,53 @@ impl<'a> Supervisor<'a> {
         send_order(&self.guardian.socket, order, &[rustix::stdio::stdin(), file.as_fd()])?;
         self.told = Some(until);
         self.act_at = self.plan.act_at(times.kill_at);
+        self.acknowledged = times.kill_at;
         Ok(())
+    }
+
+    /// When the guardian is no longer waited for.
+    fn due(&self) -> BootTime {
+        self.unreaped_since.map_or(self.act_at, |since| self.act_at.min(since + REAP_LIMIT))
+    }
+
+    fn is_due(&self) -> bool {
+        self.context.now() >= self.due()
     }
 
     fn pace(&self) -> Duration {
         (self.lease.ttl() / 20).clamp(LOOK_MIN, LOOK_MAX)
     }
 
-    /// Tells the guardian a deadline that moved.
+    /// Tells the guardian a deadline that moved, until it has heard it.
     fn look(&mut self) {
-        if self.loss.is_some() || self.job.is_some() {
+        if self.job.is_some() {
+            return;
+        }
+        let has_ended = self.pid.is_some_and(|pid| self.guardian.leaves_unreaped(pid));
+        let since = self.unreaped_since.unwrap_or_else(|| self.context.now());
+        self.unreaped_since = has_ended.then_some(since);
+        if self.loss.is_some() {
             return;
         }
         match self.lease.valid_until() {
             None => self.on_state(self.lease.state()),
-            Some(until) if Some(until) != self.told => {
+            Some(until) => {
                 let times = self.plan.times(until);
                 // A frozen guardian takes no more after a while; it is told again at the next look.
-                if self.guardian.order(Order::Times(times)) {
+                if Some(until) != self.told || self.acknowledged != times.kill_at {
+                    self.guardian.order(Order::Times(times));
                     self.told = Some(until);
                 }
-                self.act_at = self.plan.act_at(times.kill_at);
             }
-            Some(_) => {}
+        }
+    }
+
+    /// The guardian knows until when the command may run.
+    fn acknowledged(&mut self, kill_at: BootTime) {
+        self.acknowledged = kill_at;
+        // A loss, an end or a second signal has set a nearer time.
+        if self.loss.is_none() && self.job.is_none() && !self.insisted {
+            self.act_at = self.plan.act_at(kill_at);
         }
     }
 
@@ -201,12 +243,11 @@ impl<'a> Supervisor<'a> {
         if self.loss.is_some() || self.job.is_some() {
             return;
         }
-        let held = self.context.now().since(self.granted_at);
-        let near = self.plan.kill_after + self.plan.margin * 2;
         let state = match self.lease.state() {
             state if state.is_over() => state,
-            _ if self.plan.max_hold.is_some_and(|max| held + near >= max) => {
-                LeaseState::Ended(EndReason::MaxHold)
+            // The deadline that came near is that of a limit.
+            _ if self.lease.limit().is_some_and(|(end, _)| self.lease.valid_until() == Some(end)) => {
+                LeaseState::Ended(self.lease.limit().map_or(EndReason::MaxHold, |(_, reason)| reason))
             }
             _ => LeaseState::Lost(leasehold::LostCause::Expired),
         };
@@ -240,12 +281,16 @@ impl<'a> Supervisor<'a> {
 
     fn heard(&mut self, report: Report) {
         match report {
-            Report::Started { pid } => self.talk.say(
-                Weight::Detail,
-                "started",
-                json!({ "pid": pid }),
-                format_args!("the command runs as process {pid}"),
-            ),
+            Report::Started { pid } => {
+                self.pid = Pid::from_raw(pid);
+                self.talk.say(
+                    Weight::Detail,
+                    "started",
+                    json!({ "pid": pid }),
+                    format_args!("the command runs as process {pid}"),
+                );
+            }
+            Report::Heard { kill_at } => self.acknowledged(kill_at),
             Report::Failed { errno } => {
                 self.job = Some(JobEnd::NotStarted(Errno::from_raw_os_error(errno)));
                 self.wait_for_the_rest();
@@ -271,6 +316,7 @@ impl<'a> Supervisor<'a> {
             self.loss = Some(over.state);
         }
         self.job = Some(job);
+        self.unreaped_since = None;
         self.wait_for_the_rest();
     }
 
@@ -312,64 +358,71 @@ impl<'a> Supervisor<'a> {
 
     fn done(mut self, left: i32) -> Outcome {
         self.guardian.dismiss();
-        self.say_left(usize::try_from(left).unwrap_or(0));
-        self.outcome()
+        self.outcome(usize::try_from(left).unwrap_or(0))
     }
 
     /// The guardian is gone without a word.
     fn abandoned(mut self) -> Outcome {
-        let left = self.guardian.take_over();
+        let (left, _) = self.guardian.take_over(None);
         if self.job.is_none() && self.loss.is_none() {
-            self.talk.say(
-                Weight::Error,
-                "guardian_lost",
-                json!({}),
-                format_args!("the guardian process was killed: the command was killed with it, because nobody would stop it in time"),
-            );
+            self.say_guardian_lost("was killed");
         }
-        self.say_left(left);
-        self.outcome()
+        self.outcome(left)
     }
 
-    /// The time to act has come, perhaps long ago, if this process was frozen: what the guardian
-    /// said meanwhile counts.
-    fn last_word(mut self) -> Outcome {
+    fn say_guardian_lost(&self, what: &str) {
+        self.talk.say(
+            Weight::Error,
+            "guardian_lost",
+            json!({}),
+            format_args!("the guardian process {what}: the command was killed with it, because nobody would stop it in time"),
+        );
+    }
+
+    /// Hears what the guardian has said already. Some when that was its last word.
+    fn drain(&mut self) -> Option<i32> {
         loop {
             match receive_report(&self.guardian.socket) {
-                Received::Message(Report::Done { left }, _) => return self.done(left),
+                Received::Message(Report::Done { left }, _) => return Some(left),
                 Received::Message(report, _) => self.heard(report),
-                Received::Nothing | Received::Closed => return self.act(),
+                Received::Nothing | Received::Closed => return None,
             }
         }
     }
 
     /// The guardian did not do its work in time.
     fn act(mut self) -> Outcome {
-        let left = self.guardian.take_over();
-        if self.loss.is_none() && self.job.is_none() && !self.insisted {
-            let state = match self.lease.state() {
-                state if state.is_over() => state,
-                _ => LeaseState::Lost(leasehold::LostCause::Expired),
-            };
-            self.say_lost(&state, Duration::ZERO);
-            self.loss = Some(state);
+        let now = self.context.now();
+        // What the command's own end was, unless it is the SIGKILL that it gets here.
+        let ended_before = self.unreaped_since.is_some() || self.insisted;
+        let is_deaf = self.told.is_some_and(|until| now < self.plan.act_at(self.plan.times(until).kill_at));
+        let (left, ended) = self.guardian.take_over(self.pid);
+        if let (true, None, Some(status)) = (ended_before, self.job, ended) {
+            self.job = Some(JobEnd::of(status));
         }
-        self.say_left(left);
-        self.outcome()
+        if self.loss.is_none() && self.job.is_none() && !self.insisted {
+            match self.lease.state() {
+                state if !state.is_over() && is_deaf => self.say_guardian_lost("did not answer"),
+                state => {
+                    let expired = LeaseState::Lost(leasehold::LostCause::Expired);
+                    let state = if state.is_over() { state } else { expired };
+                    self.say_lost(&state, Duration::ZERO);
+                    self.loss = Some(state);
+                }
+            }
+        }
+        self.outcome(left)
     }
 
-    fn say_left(&self, left: usize) {
+    fn outcome(self, left: usize) -> Outcome {
         if left > 0 {
             self.talk.say(
                 Weight::Error,
                 "left_behind",
                 json!({ "processes": left }),
-                format_args!("{left} process(es) of the command could not be killed (another user's?) and run on without the lease"),
+                format_args!("{left} process(es) of the command could not be killed or not be found (another user's?) and run on"),
             );
         }
-    }
-
-    fn outcome(self) -> Outcome {
-        Outcome { job: self.job.unwrap_or(JobEnd::Unseen), loss: self.loss }
+        Outcome { job: self.job.unwrap_or(JobEnd::Unseen), loss: self.loss, left }
     }
 }
