@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use leasehold::{
-    BackendError, Fenced, ForceRelease, LeaseAdmin, LeaseClient, LeaseName, Page, Released, Token, Watchdog,
+    BackendError, ErrorKind, Fenced, ForceRelease, LeaseAdmin, LeaseClient, LeaseName, Page, Released, Token, Watchdog,
 };
 use serde_json::Value;
 
@@ -29,7 +29,11 @@ pub(crate) fn run(store: Option<&str>, op_timeout: Duration, command: Command) -
 fn with_client(store: Option<&str>, op_timeout: Duration, command: Command) -> Result<Ending, Failure> {
     // What needs no store is refused before one is asked.
     let question = Question::new(command)?;
-    let store = Surroundings::of_process().store(store)?;
+    let mut store = Surroundings::of_process().store(store)?;
+    if matches!(question, Question::Init) && store.url.params().iter().any(|(name, _)| name == "schema") {
+        // Making the tables is what was asked for, whatever the URL allows other commands.
+        store.url = store.url.with_param("schema", "auto");
+    }
     let runtime = crate::connect::runtime()?;
     let result = runtime.block_on(async {
         let watchdog = Watchdog::start().map_err(|e| Failure::new(Exit::Internal, e))?;
@@ -122,12 +126,24 @@ fn admin(client: &LeaseClient) -> Result<&dyn LeaseAdmin, Failure> {
     })
 }
 
+/// At most so many names that cannot be read are told one by one.
+const UNREADABLE_TOLD_MAX: usize = 8;
+
+/// Shows what can be read, and then fails if that was not all.
 async fn list(client: &LeaseClient, args: &ListArgs) -> Result<Ending, Failure> {
     let admin = admin(client)?;
     let mut found = Vec::new();
+    let mut trouble = Vec::new();
     let mut page = Page::first();
     loop {
-        let piece = admin.list(&args.prefix, &page).await.map_err(failed)?;
+        let piece = match admin.list(&args.prefix, &page).await {
+            // What was listed before it is of use all the same.
+            Err(e) if e.kind() == ErrorKind::Corrupt && !found.is_empty() => {
+                trouble.push(e.to_string());
+                break;
+            }
+            piece => piece.map_err(failed)?,
+        };
         let full = piece.len() >= page.limit;
         found.extend(piece);
         match found.last() {
@@ -135,11 +151,32 @@ async fn list(client: &LeaseClient, args: &ListArgs) -> Result<Ending, Failure> 
             _ => break,
         }
     }
+    // Taken by nobody for ever: a record that leasehold did not write. A look at it tells what is wrong.
+    let (unreadable, mut found): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|inspection| inspection.holders.is_empty() && inspection.free_in == Some(Duration::MAX));
+    for inspection in unreadable.iter().take(UNREADABLE_TOLD_MAX) {
+        match client.inspect(&inspection.name).await {
+            Ok(mended) if mended.free_in.is_some() => found.push(mended),
+            Ok(_) => {}
+            Err(e) => trouble.push(e.to_string()),
+        }
+    }
+    if let Some(more @ 1..) = unreadable.len().checked_sub(UNREADABLE_TOLD_MAX) {
+        trouble.push(format!("{more} more names cannot be read"));
+    }
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    match args.output {
+    let shown = match args.output {
         Output::Json => print(&to_json_text(&Value::Array(found.iter().map(inspection_json).collect()))),
         Output::Table => print(&table(&found)),
+    }?;
+    if trouble.is_empty() {
+        return Ok(shown);
     }
+    for what in &trouble {
+        write_line(&format!("leasehold: {what}"));
+    }
+    Err(Failure::new(Exit::Internal, "the list is not complete: only what can be read is in it"))
 }
 
 async fn inspect(client: &LeaseClient, args: &InspectArgs) -> Result<Ending, Failure> {
@@ -153,11 +190,11 @@ async fn inspect(client: &LeaseClient, args: &InspectArgs) -> Result<Ending, Fai
 async fn force_release(client: &LeaseClient, args: &ForceReleaseArgs) -> Result<Ending, Failure> {
     let admin = admin(client)?;
     let name = &args.name;
+    let inspection = client.inspect(name).await.map_err(failed)?;
     let token = match (&args.token, &args.holder) {
         (Some(token), _) => *token,
         (None, holder) => {
             let fingerprint = holder.as_deref().unwrap_or_default();
-            let inspection = client.inspect(name).await.map_err(failed)?;
             match inspection.holders.iter().find(|holder| holder.fingerprint == fingerprint) {
                 Some(holder) => holder.token,
                 None => {
@@ -182,6 +219,9 @@ async fn force_release(client: &LeaseClient, args: &ForceReleaseArgs) -> Result<
                 Duration::ZERO => "it is free now".to_owned(),
                 keep_for => format!("it stays taken for {}", show(keep_for)),
             };
+            if inspection.holders.is_empty() {
+                return print(&format!("Nobody held {name:?}, and its time to stay taken was ended; {kept}.\n"));
+            }
             print(&format!(
                 "Ended the grant of {name:?} with token {token}; {kept}.\n\
                  The old holder is not told before its next renewal, and may work on until then: only a resource \
@@ -190,7 +230,11 @@ async fn force_release(client: &LeaseClient, args: &ForceReleaseArgs) -> Result<
         }
         Released::AlreadyReleased => print(&format!("Nobody holds {name:?}: nothing to do.\n")),
         Released::NotHeld { by } => {
-            let now = by.map_or_else(|| "somebody else holds it".to_owned(), |holder| describe(&holder));
+            let now = match by {
+                Some(holder) => describe(&holder),
+                None if inspection.holders.is_empty() => held(&inspection),
+                None => "somebody else holds it".to_owned(),
+            };
             Err(Failure::new(
                 Exit::Lost,
                 format_args!("{name:?} is no longer held with token {token}: {now}. Nothing changed"),

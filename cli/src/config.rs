@@ -145,6 +145,8 @@ impl Surroundings {
                 // A directory on the way that may not be searched hides no file of ours.
                 Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => continue,
                 Err(e) => return Err(wrong(&e)),
+                // Reading a pipe or a device may block for ever.
+                Ok(meta) if !meta.is_file() => return Err(wrong(&"it is no regular file")),
                 Ok(meta) if meta.len() > FILE_BYTES_MAX => return Err(wrong(&"it is too large")),
                 Ok(_) => {}
             }

@@ -179,6 +179,14 @@ impl StoreUrl {
         &self.scheme
     }
 
+    /// The same URL, with parameter `key` set to `value` whether or not it was there.
+    #[must_use]
+    pub fn with_param(mut self, key: &str, value: &str) -> Self {
+        self.params.retain(|(name, _)| name != key);
+        self.params.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
     /// The parameters, decoded, in the order given. Their values may be secret.
     pub fn params(&self) -> &[(String, String)] {
         &self.params
