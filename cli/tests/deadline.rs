@@ -354,3 +354,63 @@ fn a_command_that_was_stopped_by_hand_is_ended_too() {
     let ran = finish_started(proc);
     assert_eq!(ran.code, 76, "{ran:?}");
 }
+
+#[test]
+fn a_frozen_guardian_does_not_hide_that_the_command_has_ended() {
+    let bench = Bench::new();
+    let script = "echo up >up; until [ -e go ]; do sleep 0.02; done; exit 7";
+    // No deadline comes near while this test waits.
+    let mut proc = bench.start(&["--ttl", "10m", "j", "--", "sh", "-c", script]);
+    bench.written("up");
+    let guardian = guardian_of(&proc);
+    assert!(guardian.freeze());
+    std::fs::write(bench.scratch.join("go"), "").expect("written");
+    // A second until the guardian is given up, and another between two looks.
+    let status = proc.wait(SOON, "the command has ended");
+    assert_eq!(status.code(), Some(7), "its own code, all the same");
+    proc.wait_gone(SOON, "nothing is left");
+    bench.assert_free("j");
+}
+
+#[test]
+fn a_frozen_guardian_is_not_relied_on_however_often_the_lease_is_renewed() {
+    let mut victim = Victim::start(&["--json"]);
+    assert!(victim.guardian.freeze());
+    let frozen = boot_now();
+    victim.assert_all_alive();
+    let ended = victim.ended();
+    ended.assert_worked_after(frozen);
+    // The last time that it acknowledged was a ttl ahead at most.
+    ended.assert_before(frozen + TTL);
+    let status = victim.wrapper.wait(SOON, "it has nothing left to do");
+    assert_eq!(status.code(), Some(70));
+    let mut said = String::new();
+    let stderr = victim.wrapper.child_mut().stderr.take().expect("piped");
+    std::io::Read::read_to_string(&mut { stderr }, &mut said).expect("readable");
+    assert!(said.contains("\"event\":\"guardian_lost\"") && !said.contains("\"event\":\"lost\""), "{said}");
+    // The lease itself was fine, and was given back.
+    assert!(said.contains("\"release\":\"released\""), "{said}");
+    victim.bench.assert_free("j");
+}
+
+#[test]
+fn a_guardian_that_was_only_slow_costs_nothing() {
+    let bench = Bench::new();
+    let script = "echo up >up; until [ -e go ]; do sleep 0.05; done; exit 0";
+    let proc = bench.start(&["--json", "--ttl", "6s", "j", "--", "sh", "-c", script]);
+    bench.written("up");
+    let (guardian, before) = (guardian_of(&proc), bench.store_deadline("j"));
+    assert!(guardian.freeze());
+    // The danger: a renewal that it was not told of in time.
+    eventually(SOON, "a renewal comes after a third of the ttl", || {
+        (bench.store_deadline("j") > before + Duration::from_secs(1)).then_some(())
+    });
+    assert!(guardian.thaw());
+    // Beyond every deadline that it knew when it was frozen.
+    let over = boot_now() + Duration::from_secs(7);
+    eventually(SOON, "a ttl passes", || (boot_now() > over).then_some(()));
+    std::fs::write(bench.scratch.join("go"), "").expect("written");
+    let ran = finish_started(proc);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(!ran.stderr.contains("guardian_lost") && !ran.stderr.contains("\"lost\""), "{}", ran.stderr);
+}

@@ -146,6 +146,24 @@ fn stop_and_continue_reach_the_command_while_the_lease_is_renewed() {
 }
 
 #[test]
+fn a_second_term_does_not_wait_for_a_frozen_guardian() {
+    let bench = Bench::new();
+    let script = "trap '' TERM; echo $$ >pid; while :; do sleep 0.05; done";
+    // Renewed again and again within the time that the guardian gets: that must not prolong it.
+    let mut proc = bench.start(&["--ttl", "1s", "j", "--", "sh", "-c", script]);
+    bench.written("pid");
+    let guardian = common::guardian_of(&proc);
+    assert!(guardian.freeze());
+    assert!(proc.signal(Signal::TERM));
+    settle(&proc);
+    assert!(proc.signal(Signal::TERM));
+    let status = proc.wait(SOON, "half a second is what the guardian gets");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status:?}");
+    proc.wait_gone(SOON, "nothing is left");
+    bench.assert_free("j");
+}
+
+#[test]
 fn a_hangup_that_nohup_ignored_stays_ignored() {
     let bench = Bench::new();
     let command = bench.program();

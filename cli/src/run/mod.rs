@@ -45,7 +45,7 @@ use crate::exit::{Ending, Exit, Failure, of_kind};
 use handle::Guardian;
 use outcome::{JobEnd, Outcome};
 use plan::Plan;
-use report::{Talk, Weight, held_by};
+use report::{Talk, Weight, held_by, in_words};
 use signals::{Bell, Signals};
 use supervise::Supervisor;
 
@@ -280,7 +280,14 @@ impl Session<'_> {
             }
             AcquireError::Settings(e) => Failure::usage(e),
             AcquireError::Backend(e) => Failure::new(of_kind(e.kind()), e),
-            e @ AcquireError::GrantedTooLate { .. } => Failure::new(Exit::Unavailable, e),
+            AcquireError::GrantedTooLate { name, took, ttl, .. } => Failure::new(
+                Exit::Unavailable,
+                format_args!(
+                    "{name:?} was granted, but the store took {} of its ttl of {} to say so: it is given back. Use a longer ttl or a faster store",
+                    show(took),
+                    show(ttl)
+                ),
+            ),
             e => Failure::new(Exit::Internal, e),
         }
     }
@@ -309,7 +316,7 @@ impl Session<'_> {
         lease.ensure(self.plan.least()).map_err(|over| {
             Failure::new(
                 Exit::Unavailable,
-                format_args!("the store took so long to grant {:?} that too little of it is left ({}): nothing was started", over.name, over.state),
+                format_args!("the store took so long to grant {:?} that too little of it is left ({}): nothing was started", over.name, in_words(&over.state)),
             )
         })?;
         let guardian = Guardian::spawn(&self.environment(lease, store)).map_err(|e| {

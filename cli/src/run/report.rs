@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use leasehold::{Contention, LeaseName};
+use leasehold::{Contention, LeaseName, LeaseState, LostCause};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value, json};
 
@@ -106,6 +106,19 @@ pub(crate) fn held_by(seen: &Contention) -> String {
         text.push_str(&format!(", for {} at most{unless}", show(remaining)));
     }
     text
+}
+
+/// A state of a lease in words, with the durations that were measured cut short.
+pub(crate) fn in_words(state: &LeaseState) -> String {
+    match state {
+        LeaseState::Lost(LostCause::Paused { paused }) => {
+            format!("lost: the process was paused for {}, longer than the lease had left", show(*paused))
+        }
+        LeaseState::AtRisk { remaining } => {
+            format!("at risk: lost in {} unless a renewal succeeds", show(*remaining))
+        }
+        state => state.to_string(),
+    }
 }
 
 /// Writes one line to stderr if it takes it soon. Errors have nowhere to go.

@@ -27,7 +27,7 @@ use super::handle::Guardian;
 use super::outcome::{JobEnd, Outcome};
 use super::plan::Plan;
 use super::protocol::{Order, Received, Report, pack, receive_report, send_order};
-use super::report::{Talk, Weight};
+use super::report::{Talk, Weight, in_words};
 use super::signals::{self, Bell, Signals};
 use crate::args::{OnLost, signal_name};
 use crate::duration::show;
@@ -260,6 +260,8 @@ impl<'a> Supervisor<'a> {
         let consequence = match self.plan.on_lost {
             OnLost::Warn => "the command runs on without it (--on-lost warn)".to_owned(),
             OnLost::Kill => "the command is killed".to_owned(),
+            // As when both were frozen: its grace is over.
+            OnLost::Terminate if grace.is_zero() => "the command is killed".to_owned(),
             OnLost::Terminate => format!(
                 "the command gets {}, and SIGKILL within {}",
                 signal_name(self.plan.signal.as_raw()),
@@ -273,9 +275,9 @@ impl<'a> Supervisor<'a> {
                 "lease": name.as_str(),
                 "token": self.lease.token().to_string(),
                 "cause": state.word(),
-                "message": state.to_string(),
+                "message": in_words(state),
             }),
-            format_args!("the lease {name:?} is over ({state}): {consequence}"),
+            format_args!("the lease {name:?} is over ({}): {consequence}", in_words(state)),
         );
     }
 
