@@ -153,6 +153,39 @@ fn a_shortest_hold_keeps_the_name() {
 }
 
 #[test]
+fn a_name_that_is_kept_too_long_is_freed_by_its_token() {
+    let bench = Bench::new();
+    let kept = bench.ran(&["run", "--min-hold", "300d", "k", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"]);
+    assert_eq!(kept.code, 0, "{kept:?}");
+    assert_eq!(bench.ran(&["run", "-n", "k", "--", "true"]).code, 75);
+    let force = |token: &str| bench.ran(&["force-release", "k", "--reason", "typo", "--token", token]);
+    let wrong = force("7");
+    assert!(wrong.code == 76 && wrong.stderr.contains("nobody holds it, and it stays taken"), "{wrong:?}");
+    let ran = force(kept.stdout.trim());
+    assert!(ran.code == 0 && ran.stdout.contains("Nobody held \"k\""), "{ran:?}");
+    assert_eq!(bench.ran(&["run", "-n", "k", "--", "true"]).code, 0);
+}
+
+#[test]
+fn a_list_shows_the_rest_beside_what_cannot_be_read() {
+    let bench = Bench::new();
+    for name in ["a", "b", "c"] {
+        assert_eq!(bench.ran(&["run", "--min-hold", "1h", name, "--", "true"]).code, 0);
+    }
+    bench.alter("UPDATE leasehold_leases SET format = 7 WHERE name = 'b'");
+    for output in ["table", "json"] {
+        let ran = bench.ran(&["list", "-o", output]);
+        assert_eq!(ran.code, 70, "{ran:?}");
+        assert!(ran.stderr.contains("\"b\"") && ran.stderr.contains("format is 7"), "{ran:?}");
+        assert!(ran.stderr.contains("the list is not complete"), "{ran:?}");
+    }
+    let table = bench.ran(&["list"]).stdout;
+    let names: Vec<&str> = table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["a", "c"], "{table}");
+    assert_eq!(bench.ran(&["list", "c"]).code, 0, "nothing is wrong with this one");
+}
+
+#[test]
 fn a_store_is_prepared_once_and_again() {
     let bench = Bench::new();
     for _ in 0..2 {
@@ -216,4 +249,31 @@ fn a_raised_epoch_lifts_every_later_token() {
     assert_eq!((before >> 52, after >> 52), (0, 1), "{before} {after}");
     assert!(token("other") >> 52 == 1);
     assert_eq!(bench.ran(&["epoch"]).code, 64);
+}
+
+#[test]
+fn a_loss_that_only_the_release_finds_is_told_all_the_same() {
+    // The ttl is so long that no renewal comes before the command has ended.
+    let bench = Bench::new();
+    let proc = bench.start(&[
+        "--ttl",
+        "60s",
+        "--json",
+        "j",
+        "--",
+        "sh",
+        "-c",
+        "echo >begun; until [ -e go ]; do sleep 0.02; done",
+    ]);
+    bench.written("begun");
+    let inspected = bench.ran(&["inspect", "j", "-o", "json"]);
+    let token = common::field(&inspected.stdout, "token").expect("held");
+    let forced = bench.ran(&["force-release", "j", "--token", &token, "--reason", "test"]);
+    assert_eq!(forced.code, 0, "{forced:?}");
+    // The danger: another command runs and ends, and all its own way.
+    assert_eq!(bench.ran(&["run", "-n", "j", "--", "true"]).code, 0);
+    std::fs::write(bench.scratch.join("go"), "").expect("written");
+    let ran = common::finish_started(proc);
+    assert_eq!(ran.code, 76, "{ran:?}");
+    assert!(ran.stderr.contains("\"event\":\"lost\""), "{ran:?}");
 }

@@ -320,3 +320,32 @@ fn who_waits_at_a_terminal_is_told_for_whom() {
     assert!(json.contains("\"label\":\"night shift\""), "{json}");
     assert_eq!((finish_started(holder).code, finish_started(on_terminal).code), (0, 0));
 }
+
+#[test]
+fn a_configuration_that_is_no_file_is_refused_at_once() {
+    let bench = Bench::new();
+    let made = std::process::Command::new("mkfifo").arg(bench.scratch.join("leasehold.toml")).status();
+    assert!(made.expect("mkfifo").success());
+    let ran = finish(bench.program_without_store().args(["run", "j", "--", "true"]));
+    assert_eq!(ran.code, 78, "{ran:?}");
+    assert!(ran.stderr.contains("no regular file"), "{ran:?}");
+}
+
+#[test]
+fn init_makes_what_other_commands_may_not() {
+    let bench = Bench::new();
+    let url = format!("{}?schema=refuse", bench.url());
+    let refused = bench.ran(&["--store", &url, "run", "j", "--", "true"]);
+    assert_eq!(refused.code, 78, "{refused:?}");
+    assert!(refused.stderr.contains("leasehold init"), "{refused:?}");
+    assert_eq!(bench.ran(&["--store", &url, "init"]).code, 0);
+    assert_eq!(bench.ran(&["--store", &url, "run", "j", "--", "true"]).code, 0);
+}
+
+#[test]
+fn a_store_in_memory_says_that_it_excludes_no_other_program() {
+    let bench = Bench::new();
+    let ran = bench.ran(&["--store", "memory://m", "run", "j", "--", "true"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.contains("seen by this program alone"), "{ran:?}");
+}

@@ -135,6 +135,19 @@ impl Bench {
         assert_eq!(ran.code, 0, "{ran:?}");
     }
 
+    /// Changes the store's tables behind leasehold's back.
+    pub fn alter(&self, sql: &'static str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let file = self.scratch.join("leases.db");
+            let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).busy_timeout(SOON);
+            let mut connection =
+                sqlx::SqliteConnection::connect_with(&options).await.expect("the store opens");
+            sqlx::query(sql).execute(&mut connection).await.expect("altered");
+            connection.close().await.expect("closed");
+        });
+    }
+
     /// Locks the store for writers until the value is dropped.
     pub fn lock_store(&self) -> StoreLock {
         StoreLock::take(&self.scratch.join("leases.db"))
