@@ -29,33 +29,46 @@ const NOTE_BYTES_MAX: usize = 1024;
 
 #[async_trait]
 impl LeaseAdmin for SqliteBackend {
+    /// A row that leasehold did not write is in the list too, as a name that nobody holds and that stays taken for
+    /// [`Duration::MAX`](std::time::Duration::MAX): nothing is granted under it, and
+    /// [`inspect`](leasehold_core::LeaseBackend::inspect) tells what is wrong with it. A row whose very name is no
+    /// lease name is nobody's lease, and an error only where there is nothing else.
     async fn list(&self, prefix: &str, page: &Page) -> Result<Vec<Inspection>, BackendError> {
         const OP: &str = "list";
         let store = &self.store;
         let file = store.file(OP).await?;
-        let after = page.after.as_ref().map_or("", LeaseName::as_str);
-        let limit = page.limit.min(Page::LIMIT_MAX) as i64;
-        let (prefix, after) = (prefix.to_owned(), after.to_owned());
-        let clock_id = store.clock_id.clone();
-        let rows = store
-            .persist(OP, &file.reader, store.give_up(None), move |now| {
-                sqlx::query(LIST)
-                    .bind(prefix.clone())
-                    .bind(after.clone())
-                    .bind(limit)
-                    .bind(clock_id.clone())
-                    .bind(now_us(now))
-            })
-            .await?;
-        let now = store.now();
-        let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let look = Look::read(OP, row)?;
-            if let Some(name) = look.row.as_ref().map(|row| row.name.clone()) {
-                found.push(look.inspection(name, &store.clock_id, now));
+        let limit = page.limit.min(Page::LIMIT_MAX);
+        let mut after = page.after.as_ref().map_or("", LeaseName::as_str).to_owned();
+        let (mut found, mut unnamed) = (Vec::new(), None);
+        // A page is only short when it is the last one: what is left out is made up for.
+        loop {
+            let (prefix, from, clock_id) = (prefix.to_owned(), after.clone(), store.clock_id.clone());
+            let wanted = limit.saturating_sub(found.len());
+            let rows = store
+                .persist(OP, &file.reader, store.give_up(None), move |now| {
+                    sqlx::query(LIST)
+                        .bind(prefix.clone())
+                        .bind(from.clone())
+                        .bind(wanted as i64)
+                        .bind(clock_id.clone())
+                        .bind(now_us(now))
+                })
+                .await?;
+            let now = store.now();
+            for row in &rows {
+                match Look::listed(OP, row, &store.clock_id, now) {
+                    Ok(inspection) => found.push(inspection),
+                    Err(e) => unnamed = Some(e),
+                }
+            }
+            // A name that is no text has no successor.
+            let last = rows.last().and_then(|row| row.try_get::<String, _>("name").ok());
+            match last {
+                Some(last) if rows.len() >= wanted && found.len() < limit => after = last,
+                _ => break,
             }
         }
-        Ok(found)
+        unnamed.filter(|_| found.is_empty()).map_or(Ok(found), Err)
     }
 
     async fn force_release(&self, request: &ForceRelease) -> Result<Released, BackendError> {

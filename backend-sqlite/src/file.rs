@@ -269,9 +269,8 @@ pub(crate) fn find(
 
 fn missing_or_unreadable(op: &'static str, path: &Path, may_make: bool, e: &io::Error) -> BackendError {
     if is_gone(e) && !may_make {
-        let message = format!(
-            "{path:?} does not exist, and schema=refuse forbids making it: run `leasehold init` with a store URL without it"
-        );
+        let message =
+            format!("{path:?} does not exist, and schema=refuse forbids making it: run `leasehold init`");
         return refused(op, ErrorKind::ConfigInvalid, message);
     }
     unreadable(op, path, e)

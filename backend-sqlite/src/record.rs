@@ -65,18 +65,40 @@ pub(crate) enum Standing {
 }
 
 impl Look {
-    /// Reads a row of `look.sql`, `look_many.sql` or `list.sql`.
+    /// Reads a row of `look.sql` or `look_many.sql`.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`].
     pub(crate) fn read(op: &'static str, found: &SqliteRow) -> Result<Self, BackendError> {
-        let floor = get::<i64>(found, "floor").map_err(|_| bad_floor(op))?;
-        let floor = u64::try_from(floor).map_err(|_| bad_floor(op))?;
-        // Zero is none.
-        let floor = Token::new(floor).ok();
+        let floor = floor(op, found)?;
         let present = get::<bool>(found, "present").map_err(|what| corrupt(op, None, &what))?;
         let row = if present { Some(Row::read(op, found)?) } else { None };
         Ok(Look { floor, row })
+    }
+
+    /// Reads a row of `list.sql` for a person. A row that cannot be read has a name all the same, which is taken
+    /// by nobody for ever: [`Duration::MAX`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for a floor that is none, and for a row whose name is no lease name.
+    pub(crate) fn listed(
+        op: &'static str,
+        found: &SqliteRow,
+        clock_id: &str,
+        now: BootTime,
+    ) -> Result<Inspection, BackendError> {
+        let floor = floor(op, found)?;
+        match Row::read(op, found) {
+            Ok(row) => {
+                let name = row.name.clone();
+                Ok(Look { floor, row: Some(row) }.inspection(name, clock_id, now))
+            }
+            Err(e) => {
+                let mut unreadable = Inspection::free(e.name().cloned().ok_or(e)?);
+                unreadable.free_in = Some(Duration::MAX);
+                Ok(unreadable)
+            }
+        }
     }
 
     /// What keeps an asker from the name, if anything does.
@@ -227,6 +249,12 @@ where
         return Err(format!("its {column} is of type {}", found.name()));
     }
     T::decode(raw).map(Some).map_err(|_| format!("its {column} cannot be read"))
+}
+
+/// The floor of all names; zero is none.
+fn floor(op: &'static str, found: &SqliteRow) -> Result<Option<Token>, BackendError> {
+    let floor = get::<i64>(found, "floor").ok().and_then(|n| u64::try_from(n).ok());
+    floor.map(|n| Token::new(n).ok()).ok_or_else(|| bad_floor(op))
 }
 
 /// The floor of all names is missing, or is none.

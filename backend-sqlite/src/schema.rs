@@ -179,8 +179,6 @@ fn newer(op: &'static str, what: &str) -> BackendError {
 }
 
 fn missing(op: &'static str, what: &str) -> BackendError {
-    let message = format!(
-        "{what}, and schema=refuse forbids to make them: run `leasehold init` with a store URL without it"
-    );
+    let message = format!("{what}, and schema=refuse forbids to make them: run `leasehold init`");
     refused(op, ErrorKind::ConfigInvalid, message)
 }

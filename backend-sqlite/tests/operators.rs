@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::{
     Attempt, BackendError, Effect, ErrorKind, ForceRelease, LeaseAdmin, LeaseBackend, LeaseClient, LostCause,
-    ReleaseRequest, Released, RenewAnswer, Settings,
+    Page, ReleaseRequest, Released, RenewAnswer, Settings,
 };
 use leasehold_sqlite::{SchemaMode, SqliteBackend, SqliteConfig};
 use sqlx::{Executor, SqliteConnection};
@@ -240,4 +240,52 @@ async fn what_was_dropped_is_made_anew_and_tokens_go_on() {
             assert!(matches!(answer, RenewAnswer::Renewed { .. }), "{damage}: {answer:?}");
         }
     }
+}
+
+/// One foreign row does not hide the rest: it is in the list, taken by nobody for ever, on whatever page.
+#[tokio::test]
+async fn a_list_shows_the_rest_beside_what_cannot_be_read() {
+    let fixture = Fixture::new().await;
+    let names = ["a", "b", "c", "d", "e"];
+    for text in names {
+        grant(&fixture.backend, text, TTL).await;
+    }
+    let mut raw = fixture.raw().await;
+    execute(&mut raw, "UPDATE leasehold_leases SET format = 7 WHERE name IN ('b', 'e')").await;
+    // Names that are none, between the others and after them.
+    execute(
+        &mut raw,
+        "INSERT INTO leasehold_leases (name, format, owner, token, seq, expires_us, ttl_us, clock_id, acquired_ms, info)
+         SELECT column1 || char(10), 1, NULL, 5, 1, 5, 5, 'x', 0, '' FROM (VALUES ('a'), ('b'), ('b2'), ('e'))",
+    )
+    .await;
+    for limit in [1, 2, 3, 100] {
+        let (mut found, mut page) = (Vec::new(), Page::first());
+        loop {
+            page.limit = limit;
+            let piece = match fixture.backend.list("", &page).await {
+                Ok(piece) => piece,
+                // Only names that are none are left.
+                Err(e) if e.kind() == ErrorKind::Corrupt && found.len() == names.len() => break,
+                Err(e) => panic!("{e}"),
+            };
+            let full = piece.len() >= limit;
+            found.extend(piece);
+            match found.last() {
+                Some(last) if full => page = Page::after(last.name.clone()),
+                _ => break,
+            }
+        }
+        let shown: Vec<&str> = found.iter().map(|inspection| inspection.name.as_str()).collect();
+        assert_eq!(shown, names, "pages of {limit}");
+        for inspection in &found {
+            let is_foreign = ["b", "e"].contains(&inspection.name.as_str());
+            assert_eq!(inspection.holders.is_empty(), is_foreign, "{inspection:?}");
+            assert_eq!(inspection.free_in == Some(Duration::MAX), is_foreign, "{inspection:?}");
+        }
+    }
+    let error = fixture.backend.inspect(&name("b")).await.expect_err("tells what is wrong");
+    assert!(error.message().contains("format is 7"), "{error}");
+    execute(&mut raw, "UPDATE leasehold_meta SET value = 'x' WHERE key = 'floor'").await;
+    assert_bad_floor(&fixture.backend.list("", &Page::first()).await.expect_err("no floor"), "list");
 }
