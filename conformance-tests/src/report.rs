@@ -7,7 +7,7 @@ use leasehold_core::{
 };
 
 use crate::CASES;
-use crate::run::Presence;
+use crate::presence::Presence;
 
 pub(crate) fn text(presence: &Presence) -> String {
     let mut out = String::new();

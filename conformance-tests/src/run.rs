@@ -1,19 +1,28 @@
 //! Running the table: one trial a case, each on a thread of its own under a hard time limit.
+//!
+//! A store may hang or panic in every call. Nothing of it is run without a limit, not even the first
+//! connection, whose failure is told by every case; `--list` connects to nothing. When several cases
+//! in a row had to be stopped by force the store is given up: the others fail without being run.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_core::{LeaseBackend, Watchdog};
 use libtest_mimic::{Arguments, Completion, FormatSetting, Trial};
 
+use crate::limited::{Stop, limited};
+use crate::presence::{Presence, introduced};
 use crate::{Bench, CASES, Case, Failed, Harness, report, starved};
 
 /// In real time cases sleep most of the time: more of them than there are processors may.
 const REAL_TIME_THREADS: usize = 8;
+/// Making a harness and connecting for the first time may start a server: so long, and no longer.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// When so many cases in a row hang, so will the others.
+const HUNG_IN_A_ROW_MAX: u32 = 5;
 
 /// Makes the harness of one case.
 pub type Factory = Arc<dyn Fn() -> Box<dyn Harness> + Send + Sync>;
@@ -38,30 +47,14 @@ impl Default for Limits {
 /// # Errors
 /// What the case says, what it panicked with, or that it took too long.
 pub fn run_case(case: &'static Case, factory: &Factory, limits: Limits) -> Result<(), String> {
-    let (done, outcome) = channel();
+    run_limited(case, factory, limits).map_err(|stop| stop.why)
+}
+
+fn run_limited(case: &'static Case, factory: &Factory, limits: Limits) -> Result<(), Stop> {
     let factory = Arc::clone(factory);
     let started = Instant::now();
-    let body = move || {
-        let outcome = catch_unwind(AssertUnwindSafe(|| on_this_thread(case, &factory, limits)));
-        // The receiver is gone when the limit passed.
-        let _ = done.send(outcome);
-    };
-    let thread = std::thread::Builder::new().name(case.name.to_owned()).spawn(body);
-    if let Err(error) = thread {
-        return Err(format!("no thread for the case: {error}"));
-    }
-    match outcome.recv_timeout(limits.case) {
-        Ok(Ok(result)) => result.map_err(|failed| format!("{failed} after {:?}", started.elapsed())),
-        Ok(Err(panic)) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            Err(format!("panicked: {text}"))
-        }
-        Err(RecvTimeoutError::Timeout) => {
-            Err(format!("still running after {:?}: stopped by force", started.elapsed()))
-        }
-        Err(RecvTimeoutError::Disconnected) => Err("the case's thread is gone".to_owned()),
-    }
+    limited(case.name, limits.case, move || on_this_thread(case, &factory, limits))?
+        .map_err(|failed| Stop::failed(format!("{failed} after {:?}", started.elapsed())))
 }
 
 fn on_this_thread(case: &'static Case, factory: &Factory, limits: Limits) -> Result<(), Failed> {
@@ -75,117 +68,144 @@ fn on_this_thread(case: &'static Case, factory: &Factory, limits: Limits) -> Res
     result
 }
 
-/// The store as it presents itself, connected once before the cases.
-pub(crate) struct Presence {
-    pub(crate) harness: Box<dyn Harness>,
-    pub(crate) backend: Result<Arc<dyn LeaseBackend>, String>,
-    _watchdog: Option<Watchdog>,
-}
-
-impl Presence {
-    pub(crate) fn of(factory: &Factory) -> Self {
-        let harness = factory();
-        let connected = || {
-            let watchdog = Watchdog::start().map_err(|e| e.to_string())?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|e| e.to_string())?;
-            let backend = runtime.block_on(harness.connect(watchdog.context())).map_err(|e| e.to_string())?;
-            Ok((backend, watchdog))
-        };
-        let (backend, watchdog) = match connected() {
-            Ok((backend, watchdog)) => (Ok(backend), Some(watchdog)),
-            Err(error) => (Err(error), None),
-        };
-        Presence { harness, backend, _watchdog: watchdog }
-    }
-
-    /// Why a case is skipped here.
-    pub(crate) fn skips(&self, case: &Case) -> Option<String> {
-        let backend = self.backend.as_ref().ok()?;
-        case.needs.iter().find_map(|need| need.met(&*self.harness, &**backend).err())
-    }
-}
-
 /// The `main` of [`crate::conformance_main!`]: runs the whole table under the command line of
 /// libtest (`--list`, filters, `--test-threads`, `--format json`).
 pub fn main(factory: impl Fn() -> Box<dyn Harness> + Send + Sync + 'static) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let factory: Factory = Arc::new(factory);
-    let harness = factory();
-    if !harness.on_context_clock() {
+    let said = match introduced(&factory, arguments.list, CONNECT_LIMIT) {
+        Ok(said) => said,
+        Err(why) => {
+            say(std::io::stderr(), &format!("the harness cannot be made: it {why}\n"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let name = said.harness.name();
+    if arguments.list {
+        list(&arguments, name, std::io::stdout());
+        return ExitCode::SUCCESS;
+    }
+    if !said.harness.on_context_clock() {
         arguments.test_threads.get_or_insert(REAL_TIME_THREADS);
     }
-    let name = harness.name();
-    if let Some(reason) = harness.unavailable() {
+    if let Some(reason) = said.unavailable {
         return unavailable(&arguments, name, &reason);
     }
-    drop(harness);
-    let presence = Arc::new(Presence::of(&factory));
-    let listed = listed(presence.harness.ignored());
-    let mut trials: Vec<Trial> =
-        CASES.iter().map(|case| trial(name, case, &factory, &presence, listed.contains(case.name))).collect();
-    let listing = Arc::clone(&presence);
-    trials.push(Trial::test(format!("{name}/config/ignored_list_is_exact"), move || {
-        Ok(exact(&listed, &listing)?)
-    }));
+    let run = Arc::new(Run::new(factory, Presence::of(said.harness, CONNECT_LIMIT), Limits::default()));
+    let trial = |case: &'static Case| {
+        let run = Arc::clone(&run);
+        Trial::ignorable_test(format!("{name}/{}", case.name), move || Ok(run.outcome(case)?))
+    };
+    let mut trials: Vec<Trial> = CASES.iter().map(trial).collect();
+    let listing = Arc::clone(&run);
+    trials.push(Trial::test(format!("{name}/{LIST_IS_EXACT}"), move || Ok(listing.list_is_exact()?)));
     let conclusion = libtest_mimic::run(&arguments, trials);
-    if !arguments.list {
+    let text = report::text(&run.presence);
+    match arguments.format {
         // JSON lines keep standard output to themselves.
-        let text = report::text(&presence);
-        match arguments.format {
-            Some(FormatSetting::Json) => eprint!("{text}"),
-            _ => print!("{text}"),
-        }
+        Some(FormatSetting::Json) => say(std::io::stderr(), &text),
+        _ => say(std::io::stdout(), &text),
     }
     conclusion.exit_code()
 }
 
-fn trial(
-    harness: &str,
-    case: &'static Case,
-    factory: &Factory,
-    presence: &Arc<Presence>,
-    listed: bool,
-) -> Trial {
-    let (factory, presence) = (Arc::clone(factory), Arc::clone(presence));
-    Trial::ignorable_test(format!("{harness}/{}", case.name), move || {
-        if let Err(error) = &presence.backend {
-            return Err(format!("cannot connect: {error}").into());
+/// The trial that is no case: it looks at the harness's list.
+const LIST_IS_EXACT: &str = "config/ignored_list_is_exact";
+
+/// Prints; whoever reads may have gone (`| head`), which is no failure of the store.
+fn say(mut out: impl Write, text: &str) {
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
+/// The names that the command line selects, as libtest prints them. Nothing is connected to.
+fn list(arguments: &Arguments, harness: &str, out: impl Write) {
+    let names = CASES.iter().map(|case| case.name).chain([LIST_IS_EXACT]);
+    let trials = names.map(|name| Trial::test(format!("{harness}/{name}"), || Ok(())));
+    let chosen = trials.filter(|trial| !arguments.is_filtered_out(trial));
+    let lines: String = chosen.map(|trial| format!("{}: test\n", trial.name())).collect();
+    say(out, &lines);
+}
+
+/// One run of the table.
+struct Run {
+    factory: Factory,
+    presence: Presence,
+    listed: BTreeSet<&'static str>,
+    limits: Limits,
+    /// How many cases in a row were stopped by force; never less again once it is too many.
+    hung: AtomicU32,
+}
+
+impl Run {
+    fn new(factory: Factory, presence: Presence, limits: Limits) -> Self {
+        let listed = listed(presence.harness.ignored());
+        Run { factory, presence, listed, limits, hung: AtomicU32::new(0) }
+    }
+
+    /// What one trial says.
+    fn outcome(&self, case: &'static Case) -> Result<Completion, String> {
+        if let Err(error) = &self.presence.backend {
+            return Err(format!("cannot connect: {error}"));
         }
-        match presence.skips(case) {
-            Some(reason) if listed => Ok(Completion::ignored_with(reason)),
+        match self.presence.skips(case) {
+            Some(reason) if self.listed.contains(case.name) => Ok(Completion::ignored_with(reason)),
             Some(reason) => Err(format!(
                 "skipped ({reason}) and not in the harness's list of ignored cases: add the line {:?} to it, \
                  or mend the store",
                 case.name
-            )
-            .into()),
-            None => {
-                let run = || run_case(case, &factory, Limits::default());
-                let result = match presence.harness.on_context_clock() {
-                    true => run(),
-                    false => starved::retried(case.name, run),
-                };
-                Ok(result.map(|()| Completion::Completed)?)
-            }
+            )),
+            None => self.run(case).map(|()| Completion::Completed),
         }
-    })
+    }
+
+    fn run(&self, case: &'static Case) -> Result<(), String> {
+        if self.hung.load(Ordering::Relaxed) >= HUNG_IN_A_ROW_MAX {
+            return Err(format!(
+                "not run: {HUNG_IN_A_ROW_MAX} cases in a row were stopped by force, so this store hangs; \
+                 see the first of them"
+            ));
+        }
+        let run = || run_limited(case, &self.factory, self.limits);
+        let result = match self.presence.harness.on_context_clock() {
+            true => run(),
+            false => starved::retried(case.name, run),
+        };
+        let hung = result.as_ref().is_err_and(|stop| stop.hung);
+        let count = |before: u32| match before {
+            HUNG_IN_A_ROW_MAX.. => None,
+            _ if hung => Some(before + 1),
+            _ => Some(0),
+        };
+        let before = self.hung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        if hung && before == Ok(HUNG_IN_A_ROW_MAX - 1) {
+            let text =
+                format!("{HUNG_IN_A_ROW_MAX} cases in a row were stopped by force: the run ends here\n");
+            say(std::io::stderr(), &text);
+        }
+        result.map_err(|stop| stop.why)
+    }
+
+    /// Refuses a list that names a case which is not skipped, or not a case.
+    fn list_is_exact(&self) -> Result<(), String> {
+        if let Err(error) = &self.presence.backend {
+            return Err(format!("cannot connect: {error}"));
+        }
+        let skipped: BTreeSet<&str> =
+            CASES.iter().filter(|case| self.presence.skips(case).is_some()).map(|case| case.name).collect();
+        match self.listed.iter().find(|name| !skipped.contains(*name)) {
+            Some(name) => {
+                Err(format!("{name:?} is listed as ignored and is not skipped: take it off the list"))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// The names of a list of ignored cases.
 fn listed(text: &'static str) -> BTreeSet<&'static str> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines.filter(|line| !line.is_empty()).collect()
-}
-
-/// Refuses a list that names a case which is not skipped, or not a case.
-fn exact(listed: &BTreeSet<&'static str>, presence: &Presence) -> Result<(), String> {
-    let skipped: BTreeSet<&str> =
-        CASES.iter().filter(|case| presence.skips(case).is_some()).map(|case| case.name).collect();
-    match listed.iter().find(|name| !skipped.contains(*name)) {
-        Some(name) => Err(format!("{name:?} is listed as ignored and is not skipped: take it off the list")),
-        None => Ok(()),
-    }
 }
 
 /// A store that is not there is loud: all cases are ignored with the reason, or fail when required.
@@ -201,3 +221,6 @@ fn unavailable(arguments: &Arguments, name: &str, reason: &str) -> ExitCode {
     });
     libtest_mimic::run(arguments, trials.collect()).exit_code()
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,12 @@
 //! In real time a lease of one second is rightly lost when nothing of its process runs for a
 //! second. A case that fails in such a time has shown nothing: it is run again, a few times.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::limited::Stop;
 
 /// How often the watching thread looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -44,21 +47,50 @@ impl Watch {
     }
 }
 
+/// Whether a case that stopped so, at its try number `attempt`, has shown nothing. One that had to be
+/// stopped by force had time enough.
+fn shows_nothing(stop: &Stop, worst: Duration, attempt: u32) -> bool {
+    !stop.hung && worst > HELD_UP_MAX && attempt < TRIES_MAX
+}
+
 /// Runs a case, and again if it fails while the process was held up.
-pub(crate) fn retried(name: &str, mut run: impl FnMut() -> Result<(), String>) -> Result<(), String> {
+pub(crate) fn retried(name: &str, mut run: impl FnMut() -> Result<(), Stop>) -> Result<(), Stop> {
     for attempt in 1.. {
         let watch = Watch::start();
         let result = run();
         let worst = watch.worst();
         match result {
-            Err(error) if worst > HELD_UP_MAX && attempt < TRIES_MAX => {
-                eprintln!("{name}: held up for {worst:?}, run again ({error})");
+            Err(stop) if shows_nothing(&stop, worst, attempt) => {
+                // Nobody may read it.
+                let _ =
+                    writeln!(std::io::stderr(), "{name}: held up for {worst:?}, run again ({})", stop.why);
             }
-            Err(error) if worst > HELD_UP_MAX => {
-                return Err(format!("{error}; this machine held the process up for {worst:?}"));
+            Err(stop) if worst > HELD_UP_MAX => {
+                let why = format!("{}; this machine held the process up for {worst:?}", stop.why);
+                return Err(Stop { why, ..stop });
             }
             result => return result,
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_of_a_process_that_was_held_up_are_run_again_and_not_for_ever() {
+        let (failed, hung) = (Stop::failed("late"), Stop { why: "stuck".to_owned(), hung: true });
+        assert!(shows_nothing(&failed, HELD_UP_MAX * 2, 1));
+        assert!(!shows_nothing(&failed, HELD_UP_MAX, 1));
+        assert!(!shows_nothing(&failed, HELD_UP_MAX * 2, TRIES_MAX));
+        assert!(!shows_nothing(&hung, HELD_UP_MAX * 2, 1));
+        let mut runs = 0;
+        let result = retried("test", || {
+            runs += 1;
+            Err(hung.clone())
+        });
+        assert!(result.is_err_and(|stop| stop.hung) && runs == 1, "{runs} runs");
+    }
 }
