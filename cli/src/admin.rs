@@ -4,7 +4,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use leasehold::{
-    BackendError, ErrorKind, Fenced, ForceRelease, LeaseAdmin, LeaseClient, LeaseName, Page, Released, Token, Watchdog,
+    BackendError, ErrorKind, Fenced, ForceRelease, LeaseAdmin, LeaseClient, LeaseName, Page, Released, Token,
+    Watchdog,
 };
 use serde_json::Value;
 
@@ -220,7 +221,9 @@ async fn force_release(client: &LeaseClient, args: &ForceReleaseArgs) -> Result<
                 keep_for => format!("it stays taken for {}", show(keep_for)),
             };
             if inspection.holders.is_empty() {
-                return print(&format!("Nobody held {name:?}, and its time to stay taken was ended; {kept}.\n"));
+                return print(&format!(
+                    "Nobody held {name:?}, and its time to stay taken was ended; {kept}.\n"
+                ));
             }
             print(&format!(
                 "Ended the grant of {name:?} with token {token}; {kept}.\n\
