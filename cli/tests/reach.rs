@@ -61,7 +61,7 @@ fn a_storm_of_forks_is_over_before_the_lease_is() {
     let storm = compiled("storm.c", &bench.scratch);
     let (storm, hold) = (storm.to_str().expect("UTF-8"), Duration::from_secs(3));
     // Many sessions: where the kernel shares processors by session, the guardian is one of so many.
-    let chains = 150;
+    let chains = 40;
     let asked = boot_now();
     let ran = bench.ran(&[
         "run",
