@@ -32,7 +32,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use crate::clock_id::clock_id;
-use crate::error::{closed, is_busy, native, refused};
+use crate::error::{closed, is_busy, native, opening, refused};
 use crate::file::{self, Compared, Identity, Opening, Place};
 use crate::index::{self, Index};
 use crate::line::{Driver, Line, Query, Turn, Way};
@@ -92,7 +92,7 @@ impl Store {
         context: BackendContext,
         clock_id_override: Option<String>,
     ) -> Result<Arc<Self>, BackendError> {
-        const OP: &str = crate::error::CONNECT;
+        const OP: &str = "connect";
         let path = file::find(&config, OP, Opening::First)?;
         let opened = open_on_io(OP, &config, &context, path.clone()).await?;
         Ok(Arc::new(Store {
@@ -344,7 +344,7 @@ async fn connect(
                 let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
                     .fetch_one(&mut connection)
                     .await
-                    .map_err(|e| native(op, e))?;
+                    .map_err(|e| opening(op, e))?;
                 if mode.eq_ignore_ascii_case("wal") {
                     return Ok(connection);
                 }
@@ -356,7 +356,7 @@ async fn connect(
             Err(e) if is_busy(&e) && Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            Err(e) => return Err(native(op, e)),
+            Err(e) => return Err(opening(op, e)),
         }
     }
 }

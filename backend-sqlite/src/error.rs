@@ -10,7 +10,9 @@ mod code {
     pub(super) const PERM: i32 = 3;
     pub(super) const BUSY: i32 = 5;
     pub(super) const LOCKED: i32 = 6;
+    pub(super) const NOMEM: i32 = 7;
     pub(super) const READONLY: i32 = 8;
+    pub(super) const IOERR: i32 = 10;
     pub(super) const CORRUPT: i32 = 11;
     pub(super) const FULL: i32 = 13;
     pub(super) const CANTOPEN: i32 = 14;
@@ -19,15 +21,15 @@ mod code {
     pub(super) const CONSTRAINT: i32 = 19;
     pub(super) const NOTADB: i32 = 26;
     pub(super) const CONSTRAINT_NOTNULL: i32 = 1299;
+    pub(super) const IOERR_SHORT_READ: i32 = 522;
+    pub(super) const IOERR_WRITE: i32 = 778;
+    pub(super) const IOERR_SHMSIZE: i32 = 4874;
 }
 
 /// The extended result code, where SQLite itself answered.
 pub(crate) fn native_code(error: &sqlx::Error) -> Option<i32> {
     error.as_database_error()?.code()?.parse().ok()
 }
-
-/// The operation that makes connections and tables, and touches no lease.
-pub(crate) const CONNECT: &str = "connect";
 
 /// Whether somebody else's work is all that stands in the way.
 pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
@@ -41,6 +43,22 @@ pub(crate) fn is_broken(error: &sqlx::Error) -> bool {
 
 /// A native error of one statement, in the words of leasehold.
 pub(crate) fn native(op: &'static str, error: sqlx::Error) -> BackendError {
+    translated(op, error, Doing::Leases)
+}
+
+/// A native error of making a connection, or the tables, for whatever operation it was wanted.
+pub(crate) fn opening(op: &'static str, error: sqlx::Error) -> BackendError {
+    translated(op, error, Doing::Opening)
+}
+
+/// What SQLite was asked to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Opening,
+    Leases,
+}
+
+fn translated(op: &'static str, error: sqlx::Error, doing: Doing) -> BackendError {
     let whole = native_code(&error);
     let (kind, effect, message) = match (whole, whole.map(|c| c & 0xff)) {
         (Some(code::CONSTRAINT_NOTNULL), _) => (
@@ -88,15 +106,31 @@ pub(crate) fn native(op: &'static str, error: sqlx::Error) -> BackendError {
             Effect::Unknown,
             "the database file is damaged: restore it from a copy, then raise the epoch with `leasehold epoch raise`",
         ),
-        (Some(_), _) => (
+        (Some(code::IOERR_SHMSIZE | code::IOERR_WRITE), _) => (
             ErrorKind::Unavailable,
             Effect::Unknown,
-            "SQLite could not finish (input or output failed, or memory ran out)",
+            "the file or one of its companions (-wal, -shm) could not grow: the disk is full, a quota is, or files may not be so large (ulimit -f)",
         ),
-        (None, _) if op == CONNECT => (
+        (Some(code::IOERR_SHORT_READ), _) => (
             ErrorKind::Unavailable,
-            Effect::None, // why: no lease is written while connecting.
-            "no connection to the database file could be made: threads or file descriptors may be exhausted (ulimit -u, ulimit -n). Nothing was changed",
+            Effect::Unknown,
+            "the file or one of its companions (-wal, -shm) is shorter than it says: it was cut, or is being copied",
+        ),
+        (_, Some(code::NOMEM)) => (
+            ErrorKind::Unavailable,
+            Effect::Unknown,
+            "SQLite got no memory (ulimit -v, or the limit of a container)",
+        ),
+        (_, Some(code::IOERR)) => (
+            ErrorKind::Unavailable,
+            Effect::Unknown,
+            "reading or writing the file or one of its companions (-wal, -shm) failed: look at the disk and at the kernel's log",
+        ),
+        (Some(_), _) => (ErrorKind::Unavailable, Effect::Unknown, "SQLite could not finish"),
+        (None, _) if doing == Doing::Opening => (
+            ErrorKind::Unavailable,
+            Effect::None, // why: see below.
+            "no connection to the database file could be made: threads, memory or file descriptors may be exhausted (ulimit -u, ulimit -v, ulimit -n)",
         ),
         (None, _) => (
             ErrorKind::Unavailable,
@@ -104,6 +138,8 @@ pub(crate) fn native(op: &'static str, error: sqlx::Error) -> BackendError {
             "the connection to the database file was lost; it is made anew by the next call",
         ),
     };
+    // why: opening writes no lease; what it may have left are empty tables.
+    let effect = if doing == Doing::Opening { Effect::None } else { effect };
     let message = match whole {
         Some(code) => format!("{message} (SQLite result code {code})"),
         None => message.to_owned(),
@@ -121,4 +157,20 @@ pub(crate) fn closed(op: &'static str) -> BackendError {
 pub(crate) fn refused(op: &'static str, kind: ErrorKind, message: impl Into<String>) -> BackendError {
     // why: found by looking at the path, before any statement was sent.
     BackendError::new(kind, Effect::None, SCHEME, op, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_leaves_nothing_unknown() {
+        let crashed = || sqlx::Error::WorkerCrashed;
+        for op in ["connect", "acquire", "renew"] {
+            assert_eq!(native(op, crashed()).effect(), Effect::Unknown);
+            let error = opening(op, crashed());
+            assert_eq!(error.effect(), Effect::None);
+            assert!(error.message().contains("ulimit -n"), "{error}");
+        }
+    }
 }

@@ -195,12 +195,24 @@ pub(crate) fn companion(path: &Path, suffix: &str) -> PathBuf {
 fn unreadable(op: &'static str, path: &Path, error: &io::Error) -> BackendError {
     let kind = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            ErrorKind::ConfigInvalid
-        }
+        io::ErrorKind::NotFound
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::AlreadyExists
+        | io::ErrorKind::InvalidFilename => ErrorKind::ConfigInvalid,
+        _ if is_loop(error) => ErrorKind::ConfigInvalid,
         _ => ErrorKind::Unavailable,
     };
-    refused(op, kind, format!("{path:?} cannot be used: {error}. Look at the path and at its rights"))
+    let advice = match kind {
+        _ if is_loop(error) => "Its symbolic links lead in a circle: give another path",
+        ErrorKind::Unavailable => "Look at the disk, and at the limit of open files (ulimit -n)",
+        _ => "Look at the path and at its rights",
+    };
+    refused(op, kind, format!("{path:?} cannot be used: {error}. {advice}"))
+}
+
+/// Symbolic links that lead in a circle.
+fn is_loop(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
 fn refuse_links(op: &'static str, path: &Path, links: u64) -> Result<(), BackendError> {
@@ -244,7 +256,17 @@ pub(crate) fn find(
     if may_make && opening == Opening::First {
         // Only what is missing is made, and only that gets these rights.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(|e| unreadable(op, directory, &e))?;
+        made.map_err(|e| match (e.kind(), fs::metadata(directory)) {
+            (_, Err(e)) if is_loop(&e) => unreadable(op, directory, &e),
+            // What is there is none, or a link that leads to none.
+            (io::ErrorKind::AlreadyExists, _) => {
+                let message = format!(
+                    "{directory:?} is no directory, or a symbolic link that leads nowhere: make the directory, or give another path"
+                );
+                refused(op, ErrorKind::ConfigInvalid, message)
+            }
+            _ => unreadable(op, directory, &e),
+        })?;
     }
     let directory =
         fs::canonicalize(directory).map_err(|e| missing_or_unreadable(op, given, may_make, &e))?;

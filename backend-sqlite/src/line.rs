@@ -28,7 +28,7 @@ use sqlx::{ConnectOptions, Sqlite};
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::SCHEME;
-use crate::error::{closed, is_broken, native, refused};
+use crate::error::{closed, is_broken, opening, refused};
 use crate::file::{Compared, Identity, Place};
 
 /// A statement with its arguments.
@@ -234,7 +234,7 @@ impl Opening {
         if slot.is_some() {
             return Ok(());
         }
-        let made = self.options.connect().await.map_err(|e| native(op, e))?;
+        let made = self.options.connect().await.map_err(|e| opening(op, e))?;
         let (identity, place) = &self.expected;
         if let Compared::Changed(what) = identity.compare(place, op)? {
             return Err(refused(op, ErrorKind::Unavailable, format!("{what}: ask again")));

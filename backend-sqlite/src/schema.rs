@@ -19,7 +19,7 @@ use sqlx::{Connection, Row as _, SqliteConnection};
 use tokio::time::Instant;
 
 use crate::SchemaMode;
-use crate::error::{is_busy, native, refused};
+use crate::error::{is_busy, opening, refused};
 use crate::record::bad_floor;
 
 /// The version that this code writes and reads.
@@ -50,7 +50,7 @@ pub(crate) async fn ensure(
             Err(e) if is_busy(&e) && Instant::now() < until => {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
-            Err(e) => return Err(native(op, e)),
+            Err(e) => return Err(opening(op, e)),
         }
     }
 }

@@ -166,6 +166,30 @@ async fn connecting_to_a_locked_file_says_busy() {
     assert!(matches!(attempt(&backend, &request("n", TTL)).await, Attempt::Granted(_)));
 }
 
+/// Links that lead nowhere, or in a circle, are a wrong path and not a store that is away.
+#[tokio::test]
+async fn links_that_lead_nowhere_are_a_wrong_path() {
+    let fixture = Fixture::new().await;
+    let dir = fixture.dir.path();
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, dir.join(name)).expect("linked");
+    link("circle.db", "circle.db");
+    link("circle", "circle");
+    link("missing", "dangling");
+    let long = "x".repeat(300);
+    for (path, words) in [
+        ("circle.db", "in a circle"),
+        ("circle/leases.db", "in a circle"),
+        ("dangling/leases.db", "leads nowhere"),
+        ("leases.db/leases.db", "no directory"),
+        (&long, "too long"),
+    ] {
+        let config = SqliteConfig::new(dir.join(path));
+        let error = SqliteBackend::connect(config, fixture.context()).await.expect_err("refused");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::ConfigInvalid, Effect::None), "{error}");
+        assert!(error.message().contains(words), "{path}: {error}");
+    }
+}
+
 /// All that leasehold has made in a file.
 async fn made(raw: &mut SqliteConnection) -> Vec<(String, String, Option<String>)> {
     sqlx::query_as("SELECT type, name, sql FROM sqlite_schema WHERE name LIKE '%leasehold%' ORDER BY name")
