@@ -39,3 +39,17 @@ macro_rules! conformance_main {
         }
     };
 }
+
+#[cfg(test)]
+mod readme {
+    /// The example is run as it stands, under another name, by the test `real_time`.
+    #[test]
+    fn example_is_the_test_that_is_run() {
+        let (readme, test) = (include_str!("../README.md"), include_str!("../tests/real_time.rs"));
+        let code = &test[test.find("use std").expect("code after the module's docs")..];
+        let code = code.replace("RealTime", "MyStore").replace("memory-real-time", "my-store");
+        assert!(readme.contains(&format!("```rust,no_run\n{code}```\n")), "the README's example differs");
+        let list = include_str!("../tests/ignored.txt");
+        assert!(readme.contains(&format!("```text\n{list}```\n")), "the README's list differs");
+    }
+}

@@ -216,6 +216,12 @@ pub const CASES: &[Case] = cases! {
         => config::permits_are_kept_or_refused;
     "config/queue_is_kept_or_refused" needs [] proven_by [UndeclaredIsGranted]
         => config::queue_is_kept_or_refused;
+    "config/keep_for_is_kept_or_refused" needs [] proven_by [KeepForNotRefused]
+        => config::keep_for_is_kept_or_refused;
+    "config/min_hold_is_refused_where_no_name_is_kept" needs [] proven_by []
+        => config::min_hold_is_refused_where_no_name_is_kept;
+    "config/ttl_change_is_refused_where_it_is_fixed" needs [] proven_by []
+        => config::ttl_change_is_refused_where_it_is_fixed;
     "config/ttl_out_of_range_is_refused" needs [] proven_by [UndeclaredIsGranted]
         => config::ttl_out_of_range_is_refused;
     "config/ttl_at_the_bounds_is_granted" needs [] proven_by [InspectOverstatesRemaining]

@@ -16,6 +16,10 @@ fn main() {
 mod memory;
 
 #[cfg(leasehold_mutants)]
+#[path = "plain/harness.rs"]
+mod plain;
+
+#[cfg(leasehold_mutants)]
 fn main() -> std::process::ExitCode {
     prove::main()
 }
@@ -31,6 +35,7 @@ mod prove {
     use leasehold_core::mutant::{Mutant, plant};
 
     use super::memory::Memory;
+    use super::plain::Plain;
 
     /// The least number of cases that a defect must prove.
     const COUNTED_MIN: usize = 45;
@@ -42,11 +47,15 @@ mod prove {
     /// Defects of other stores: their own crates show that the cases find them.
     const ELSEWHERE: &[Mutant] = &[Mutant::SqliteReleaseIgnoresOwner, Mutant::SqliteTakeoverOfForeignClock];
 
+    /// Defects in what a store refuses: found on one that declares as little as it may.
+    const PLAIN: &[Mutant] = &[Mutant::KeepForNotRefused];
+
     pub(super) fn main() -> ExitCode {
         // A planted defect may well panic somewhere: the failure that it causes is what counts.
         std::panic::set_hook(Box::new(|_| {}));
         let started = Instant::now();
         let factory: Factory = Arc::new(|| Box::new(Memory::default()));
+        let plain: Factory = Arc::new(|| Box::new(Plain::default()));
         let mut errors = misnamed();
 
         let runnable: Vec<&'static Case> =
@@ -67,7 +76,8 @@ mod prove {
                 errors.push(format!("no case claims {mutant:?}: {}", mutant.sentence()));
             }
             plant(Some(mutant));
-            let results = run_all(&claimed, &factory, SICK);
+            let factory = if PLAIN.contains(&mutant) { &plain } else { &factory };
+            let results = run_all(&claimed, factory, SICK);
             plant(None);
             let found: Vec<_> = results.iter().filter(|(_, result)| result.is_err()).collect();
             println!("{:<28} {:>2}/{:<2}  {}", mutant.name(), found.len(), claimed.len(), mutant.sentence());

@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::{
-    AcquireRequest, Attempt, BackendContext, BackendError, BootTime, Contention, Durability, Effect,
-    ErrorKind, Facets, Fenced, FencedStore, FencedValue, ForceRelease, Grant, HolderInfo, HolderView,
+    AcquireRequest, Attempt, BackendContext, BackendError, BootTime, Contention, Declared, Durability,
+    Effect, ErrorKind, Facets, Fenced, FencedStore, FencedValue, ForceRelease, Grant, HolderInfo, HolderView,
     Inspection, LeaseAdmin, LeaseBackend, LeaseName, LostCause, OwnerId, Page, Profile, ReleaseRequest,
     Released, RenewAnswer, Renewal, Stale, Token, TokenError, WaitMode, Waiter, refuse_fenced,
 };
@@ -90,6 +90,13 @@ impl MemoryBackend {
         MemoryBackend { store: Arc::default(), context, profile, closed: Arc::default() }
     }
 
+    /// An empty store that declares another profile, and refuses what that does not declare. For tests
+    /// of this and other crates.
+    #[doc(hidden)]
+    pub fn declaring(profile: Profile, context: BackendContext) -> Self {
+        MemoryBackend { profile, ..Self::new(context) }
+    }
+
     /// The same store for another watchdog: what a second process would see.
     #[must_use]
     pub fn shared_with(&self, context: BackendContext) -> Self {
@@ -115,6 +122,20 @@ impl MemoryBackend {
     pub fn lose_next_reply(&self, name: &LeaseName) {
         let mut state = self.store.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         state.unanswered.insert(name.clone());
+    }
+
+    fn refuse_keep_for(
+        &self,
+        op: &'static str,
+        keep_for: Duration,
+        name: &LeaseName,
+    ) -> Result<(), BackendError> {
+        if keep_for.is_zero() || self.profile.keep_for == Declared::Yes || mutant!(KeepForNotRefused) {
+            return Ok(());
+        }
+        let message = "this store keeps no name taken after its release; nothing was released. Release it at once, or let it run out";
+        // why: refused before the store is touched.
+        Err(BackendError::new(ErrorKind::Unsupported, Effect::None, "memory", op, message).with_name(name))
     }
 
     fn state(&self, op: &'static str) -> Result<MutexGuard<'_, State>, BackendError> {
@@ -464,6 +485,7 @@ impl LeaseBackend for MemoryBackend {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released, BackendError> {
+        self.refuse_keep_for("release", request.keep_for, &request.claim.name)?;
         let mut state = self.state("release")?;
         let claim = &request.claim;
         match state.records.get(&claim.name) {
@@ -597,6 +619,7 @@ impl LeaseAdmin for MemoryBackend {
     }
 
     async fn force_release(&self, request: &ForceRelease) -> Result<Released, BackendError> {
+        self.refuse_keep_for("force_release", request.keep_for, &request.name)?;
         let now = self.context.now();
         let mut state = self.state("force_release")?;
         let Some(record) = state.live(&request.name, now) else { return Ok(Released::AlreadyReleased) };

@@ -75,6 +75,8 @@ mutants! {
     ReleaseIgnoresOwner,
     /// A release frees a name that is to stay taken.
     ReleaseIgnoresKeepFor,
+    /// A store that cannot keep a name taken releases it all the same when it is asked to.
+    KeepForNotRefused,
     /// A second release frees a name that is kept taken.
     KeptNameIsFreedAgain,
     /// A release of nothing says that it released something.

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use leasehold_core::{
     AcquireError, AcquireRequest, Admission, Attempt, BackendError, Declared, Effect, ErrorKind,
-    LeaseBackend, Mode, ReleaseRequest, Renewal, Settings,
+    ForceRelease, LeaseBackend, Mode, Profile, ReleaseRequest, Released, RenewError, Renewal, Settings,
+    TtlChange,
 };
 
 use crate::case::{check, take};
-use crate::{Bench, Failed, LEAST, Node};
+use crate::{Bench, Failed, LEAST, Node, Op};
 
 /// A profile makes sense, is the same on every connection, and does not change.
 pub(crate) async fn profile_is_constant_and_sane(bench: Bench) -> Result<(), Failed> {
@@ -115,6 +116,73 @@ pub(crate) async fn queue_is_kept_or_refused(bench: Bench) -> Result<(), Failed>
     a.release(&holder.claim()).await?;
     take!(b.attempt(&second).await?, Attempt::Held(_) => (), "the second before the first");
     a.granted(&first).await?;
+    Ok(())
+}
+
+/// A name is kept taken after its release, or the release is refused where that is not declared, and
+/// then the grant is as it was.
+pub(crate) async fn keep_for_is_kept_or_refused(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let grant = a.grant(&name, a.long_ttl()).await?;
+    let mut request = ReleaseRequest::new(grant.claim(), bench.now());
+    request.keep_for = a.long_ttl();
+    if a.profile().keep_for == Declared::Yes {
+        take!(a.store.release(&request).await?, Released::Released => (), "the release");
+        b.refused(&name, b.ttl()).await?;
+        return Ok(());
+    }
+    let error = take!(a.store.release(&request).await, Err(error) => error, "an undeclared wish");
+    refused_before_io(&error, ErrorKind::Unsupported)?;
+    if let Some(admin) = a.store_admin() {
+        let (by, reason) = ("an operator", "a test");
+        let mut forced = ForceRelease::new(name.clone(), grant.token, by, reason, bench.now());
+        forced.keep_for = a.long_ttl();
+        let error = take!(admin.force_release(&forced).await, Err(error) => error, "an undeclared wish");
+        refused_before_io(&error, ErrorKind::Unsupported)?;
+    }
+    let holder = b.store_inspect(&name).await?.holder().map(|holder| holder.token);
+    check!(holder == Some(grant.token), "the refused release left {holder:?}");
+    take!(a.release(&grant.claim()).await?, Released::Released => (), "a plain release");
+    check!(b.is_free(&name).await?.is_some(), "still taken");
+    Ok(())
+}
+
+/// A `min_hold` is refused before any I/O where the store keeps no name taken, whichever store it is.
+pub(crate) async fn min_hold_is_refused_where_no_name_is_kept(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node_with(|profile| profile.with_keep_for(Declared::No)).await?;
+    let name = bench.name();
+    let settings = a.settings().min_hold(a.ttl());
+    let error = take!(a.client.try_acquire(&name, &settings).await, Err(error) => error, "a lease");
+    let error = take!(error, AcquireError::Backend(error) => error, "refused as");
+    refused_before_io(&error, ErrorKind::Unsupported)?;
+    check!(a.store.log().is_empty(), "the store was asked");
+    a.lease(&name, &a.settings()).await?.release().await?;
+    Ok(())
+}
+
+/// A changed ttl is refused before any I/O where the store cannot change it, and the lease goes on as
+/// it was, whichever store it is.
+pub(crate) async fn ttl_change_is_refused_where_it_is_fixed(bench: Bench) -> Result<(), Failed> {
+    let fixed = |mut profile: Profile| {
+        profile.ttl_change = TtlChange::Refused;
+        profile
+    };
+    let a = bench.node_with(fixed).await?;
+    let name = bench.name();
+    let lease = a.lease(&name, &a.settings().ttl(a.long_ttl()).fixed()).await?;
+    let ttl = lease.ttl();
+    for other in [a.ttl(), a.long_ttl() / 2] {
+        let error = take!(lease.set_ttl(other).await, Err(error) => error, "a fixed ttl was changed");
+        let error = take!(error, RenewError::Backend(error) => error, "refused as");
+        refused_before_io(&error, ErrorKind::Unsupported)?;
+        check!(lease.ttl() == ttl, "refused, and {:?} all the same", lease.ttl());
+    }
+    check!(a.store.count(Op::Renew) == 0, "the store was asked");
+    let left = a.store_inspect(&name).await?.free_in;
+    check!(left > Some(a.long_ttl() / 2), "{left:?} left in the store");
+    lease.check()?;
+    lease.release().await?;
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! Releases: idempotent, by the owner alone, and never forgotten (I4, I5, I8).
 
-use leasehold_core::{Claim, Effect, EndReason, LeaseState, OwnerId, Released};
+use std::time::Duration;
+
+use leasehold_core::{Claim, Declared, Effect, EndReason, LeaseState, OwnerId, Released};
 
 use super::{SOON, becomes_free, stays_taken};
 use crate::case::{check, take};
@@ -54,7 +56,9 @@ pub(crate) async fn late_release_leaves_the_next_holder(bench: Bench) -> Result<
     let old = a.grant(&name, a.profile().ttl_min).await?;
     becomes_free(&bench, &b, &name, a.profile().ttl_min * 3).await?;
     let new = b.grant(&name, b.ttl()).await?;
-    let late = a.release_keeping(&old.claim(), a.long_ttl()).await?;
+    let keeps = a.profile().keep_for == Declared::Yes;
+    let keep_for = if keeps { a.long_ttl() } else { Duration::ZERO };
+    let late = a.release_keeping(&old.claim(), keep_for).await?;
     take!(late, Released::NotHeld { .. } => (), "a late release");
     a.refused(&name, a.long_ttl()).await?;
     let seen = a.store_inspect(&name).await?;
