@@ -54,7 +54,9 @@ pub enum NameError {
 
 impl LeaseName {
     /// Longest legal name, in bytes. Encoded by [`LeaseName::percent_encoded`] it grows to three
-    /// times that at most, which stays below every store's limit for a key.
+    /// times that at most, which stays below the limit that stores have for a key. It may be longer
+    /// than the 255 bytes that Linux allows for one file name: a backend that makes files of names has
+    /// to split or hash them.
     pub const BYTES_MAX: usize = 512;
 
     /// Checks `text` and makes a name of it.
