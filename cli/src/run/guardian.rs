@@ -123,9 +123,7 @@ impl Guardian {
             // Orders first: a later time that is waiting in the socket counts (after a freeze).
             self.take_orders();
             let children = self.reap();
-            if children == Children::Unreaped {
-                self.keep_up();
-            }
+            self.keep_up(children == Children::Unreaped);
             let nothing_to_come = self.started || !self.open;
             if nothing_to_come && self.job.is_none() && children == Children::None {
                 self.tell(Report::Done { left: 0 });
@@ -219,14 +217,14 @@ impl Guardian {
         children
     }
 
-    /// They end faster than they are reaped, as only processes do that are made for nothing else.
-    /// What is to be stopped gets no more grace: it could not be ended in time.
-    fn keep_up(&mut self) {
-        if !self.in_a_storm {
-            self.in_a_storm = true;
+    /// In a storm they end faster than they are reaped, as only processes do that are made for nothing
+    /// else. When it is to be stopped it gets no grace: it could not be ended in time.
+    fn keep_up(&mut self, in_a_storm: bool) {
+        if in_a_storm && !std::mem::replace(&mut self.in_a_storm, in_a_storm) {
             self.tree.hurry();
         }
-        if matches!(self.phase, Phase::Stopping(_)) {
+        self.in_a_storm = in_a_storm;
+        if in_a_storm && matches!(self.phase, Phase::Stopping(_)) {
             self.kill();
         }
     }
@@ -256,6 +254,9 @@ impl Guardian {
     fn stop(&mut self, kill_at: BootTime) {
         if self.phase == Phase::Killing {
             return;
+        }
+        if self.in_a_storm {
+            return self.kill();
         }
         let before = match self.phase {
             Phase::Stopping(before) => before,

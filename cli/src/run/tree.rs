@@ -156,8 +156,9 @@ impl Tree {
                 // Gone already, or not ours: the looks see what is left.
                 let _ = kill_process_group(group, Signal::KILL);
             }
-            let (fresh, refused) = self.strike_children();
-            let children = self.reap(|pid, status| {
+            let (listed, fresh, refused) = self.strike_children();
+            // A long list takes long to read: the next one is to be short.
+            let children = self.reap_some(listed.max(REAP_MAX), |pid, status| {
                 if Some(pid) == group {
                     group = None;
                 }
@@ -174,12 +175,14 @@ impl Tree {
         }
     }
 
-    /// Kills our children. Whether one of them is new, and those that may not be killed.
-    fn strike_children(&mut self) -> (bool, Vec<i32>) {
+    /// Kills our children. How many were listed, whether one of them is new, and those that may not be
+    /// killed.
+    fn strike_children(&mut self) -> (usize, bool, Vec<i32>) {
         let mut fresh = false;
         let mut refused = Vec::new();
-        // The youngest last, and most likely to be running.
-        for pid in self.proc.children(self.root).into_iter().rev() {
+        let listed = self.proc.children(self.root);
+        // The youngest come last in the list, and are the most likely to be running.
+        for &pid in listed.iter().rev() {
             if self.strangers.contains(&pid) || self.struck.contains(&pid) {
                 continue;
             }
@@ -190,7 +193,7 @@ impl Tree {
                 None => {}
             }
         }
-        (fresh, refused)
+        (listed.len(), fresh, refused)
     }
 
     /// Kills the descendants that are no children of ours yet, and counts who is left.
@@ -240,8 +243,12 @@ impl Tree {
             // With strangers about, one look at a list that changes is no proof.
             let is_empty = empty > 0 && (self.strangers.is_empty() || empty >= EMPTY_LOOKS);
             let now = SystemClock.now();
-            if is_empty || futile > FUTILE_MAX || now >= until {
+            if is_empty || futile > FUTILE_MAX {
                 return left.living;
+            }
+            if now >= until {
+                // In a storm they were not counted, and may all be dead.
+                return if left.storm { self.living(BootTime::MAX).len() } else { left.living };
             }
             if !left.storm {
                 // The kernel ends them when it comes to it, and tells nobody but their parents.
@@ -252,8 +259,12 @@ impl Tree {
     }
 
     /// Reaps children that have ended, many at once, but not for ever in a storm.
-    pub(crate) fn reap(&mut self, mut ended: impl FnMut(Pid, WaitStatus)) -> Children {
-        for _ in 0..REAP_MAX {
+    pub(crate) fn reap(&mut self, ended: impl FnMut(Pid, WaitStatus)) -> Children {
+        self.reap_some(REAP_MAX, ended)
+    }
+
+    fn reap_some(&mut self, most: usize, mut ended: impl FnMut(Pid, WaitStatus)) -> Children {
+        for _ in 0..most {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
                     // The number may pass to anybody now.
