@@ -141,13 +141,13 @@ fn hit(fault: Fault, wrapper: &Proc, trio: &Trio, ttl: Duration, rng: &mut Rng) 
             hit
         }
         Fault::FreezeWrapper => {
-            let hit = wrapper.freeze() && ends_in_time(trio, ttl);
+            let hit = freeze_outside_a_commit(wrapper) && ends_in_time(trio, ttl);
             std::thread::sleep(rng.part(ttl, 0, 50));
             wrapper.thaw();
             hit
         }
         Fault::FreezeWrapperAndJob => {
-            let hit = wrapper.freeze() && trio.job.freeze() && ends_in_time(trio, ttl);
+            let hit = freeze_outside_a_commit(wrapper) && trio.job.freeze() && ends_in_time(trio, ttl);
             // It was frozen and is to go on: there is nothing left that could.
             trio.job.thaw();
             wrapper.thaw();
@@ -155,6 +155,34 @@ fn hit(fault: Fault, wrapper: &Proc, trio: &Trio, ttl: Duration, rng: &mut Rng) 
         }
         Fault::FreezeAll => freeze_all(wrapper, trio, ttl, rng),
     }
+}
+
+/// Freezes a wrapper that is not in the middle of a commit. One that is would keep SQLite's only write
+/// lock for as long as it is frozen, and nobody else could renew: the holds that this campaign calls
+/// undisturbed would not be.
+fn freeze_outside_a_commit(wrapper: &Proc) -> bool {
+    // A commit takes a few milliseconds: a hundred tries that all meet one mean something else.
+    for _ in 0..100 {
+        if !wrapper.freeze() {
+            return false;
+        }
+        if !holds_the_write_lock(wrapper.pid()) {
+            return true;
+        }
+        wrapper.thaw();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// Whether a process holds the lock of byte 120 of a shared-memory file, which is SQLite's
+/// WAL_WRITE_LOCK (<https://www.sqlite.org/walformat.html>, "Locks").
+fn holds_the_write_lock(pid: i32) -> bool {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        matches!(words[..], [_, "POSIX", _, "WRITE", owner, _, "120", _] if owner.parse() == Ok(pid))
+    })
 }
 
 /// No renewal was sent after now, so that the lease is over by `ttl` from now, and the job with it.
@@ -169,7 +197,7 @@ fn ends_in_time(trio: &Trio, ttl: Duration) -> bool {
 /// the rest when it has been ended, so that it does not run for an instant.
 fn freeze_all(wrapper: &Proc, trio: &Trio, ttl: Duration, rng: &mut Rng) -> bool {
     let keepers = [wrapper.pid(), trio.guardian.pid()];
-    let mut hit = wrapper.freeze() && trio.guardian.freeze();
+    let mut hit = freeze_outside_a_commit(wrapper) && trio.guardian.freeze();
     // Daemons too, and what was forked while the others were being stopped.
     let mut others: Vec<Process> = Vec::new();
     loop {
