@@ -366,7 +366,11 @@ impl<'a> Supervisor<'a> {
     /// The guardian is gone without a word.
     fn abandoned(mut self) -> Outcome {
         let (left, _) = self.guardian.take_over(None);
-        if self.job.is_none() && self.loss.is_none() {
+        let times = self.told.map(|until| self.plan.times(until));
+        if times.is_some_and(|times| self.context.now() >= times.term_at.min(times.kill_at)) {
+            // It did its work, and its last words found no room while this process was frozen.
+            self.time_over();
+        } else if self.job.is_none() && self.loss.is_none() {
             self.say_guardian_lost("was killed");
         }
         self.outcome(left)
