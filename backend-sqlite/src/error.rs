@@ -153,6 +153,13 @@ pub(crate) fn closed(op: &'static str) -> BackendError {
     BackendError::new(ErrorKind::Closed, Effect::None, SCHEME, op, "the store was closed")
 }
 
+/// The watchdog was stopped while the call was under way.
+pub(crate) fn cut_off(op: &'static str) -> BackendError {
+    let message =
+        "the store was closed while the call was under way: whether it was carried out is not known";
+    BackendError::new(ErrorKind::Closed, Effect::Unknown, SCHEME, op, message)
+}
+
 /// A thing that is wrong with the file, found before any statement.
 pub(crate) fn refused(op: &'static str, kind: ErrorKind, message: impl Into<String>) -> BackendError {
     // why: found by looking at the path, before any statement was sent.

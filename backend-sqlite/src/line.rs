@@ -13,22 +13,24 @@
 //! A statement that was sent is finished by SQLite's own thread, and what is sent next stands behind it. A job
 //! whose caller has gone sends nothing more.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, select};
+use futures_util::future::{BoxFuture, select};
 use leasehold_core::{BackendContext, BackendError, Effect, ErrorKind};
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteRow};
 use sqlx::{ConnectOptions, Sqlite};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::SCHEME;
-use crate::error::{closed, is_broken, opening, refused};
+use crate::error::{cut_off, is_broken, opening, refused};
 use crate::file::{Compared, Identity, Place};
 
 /// A statement with its arguments.
@@ -112,7 +114,53 @@ struct Queue {
     /// Jobs handed to the I/O runtime that do not have the connection yet.
     waiting: Arc<()>,
     /// The job that its caller drives.
-    current: Option<Shared<BoxFuture<'static, ()>>>,
+    current: Option<Arc<Driven>>,
+}
+
+/// A job that its caller drives, until somebody takes it over.
+///
+/// `futures_util`'s `Shared` would do, but it wakes the very task that has just driven it to its end, which costs
+/// the caller an idle turn of its runtime in every call.
+struct Driven(Mutex<Drive>);
+
+struct Drive {
+    /// None when it has ended, or was taken over.
+    job: Option<BoxFuture<'static, ()>>,
+    /// The caller, who is told of a take-over.
+    caller: Option<Waker>,
+}
+
+impl Driven {
+    fn new(job: BoxFuture<'static, ()>) -> Arc<Self> {
+        Arc::new(Driven(Mutex::new(Drive { job: Some(job), caller: None })))
+    }
+
+    /// One poll by the caller. Ready when there is nothing to drive any more.
+    fn drive(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut drive = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(job) = &mut drive.job else { return Poll::Ready(()) };
+        if job.as_mut().poll(cx).is_ready() {
+            drive.job = None;
+            return Poll::Ready(());
+        }
+        if !drive.caller.as_ref().is_some_and(|caller| caller.will_wake(cx.waker())) {
+            drive.caller = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// The job, for another driver. Its first poll there takes over all wake-ups.
+    fn take_over(&self) -> Option<BoxFuture<'static, ()>> {
+        let (job, caller) = {
+            let mut drive = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            (drive.job.take(), drive.caller.take())
+        };
+        // Outside the lock: a waker may run any code.
+        if let (Some(_), Some(caller)) = (&job, caller) {
+            caller.wake();
+        }
+        job
+    }
 }
 
 /// The use of the connection by one job.
@@ -144,7 +192,7 @@ impl Line {
     /// Runs a job when its turn has come.
     ///
     /// # Errors
-    /// The job's; that of making the connection; [`ErrorKind::Closed`] when the I/O runtime is gone.
+    /// The job's; that of making the connection; [`ErrorKind::Closed`] of unknown effect when the I/O runtime ends.
     pub(crate) async fn run<T, W>(
         &self,
         op: &'static str,
@@ -180,14 +228,14 @@ impl Line {
             let is_alone = driver == Driver::Caller && Arc::strong_count(&queue.waiting) == 1;
             match Arc::clone(&self.connection).try_lock_owned() {
                 Ok(slot) if is_alone => {
-                    let job = work(slot).boxed().shared();
-                    queue.current = Some(job.clone());
+                    let job = Driven::new(work(slot).boxed());
+                    queue.current = Some(Arc::clone(&job));
                     Some(job)
                 }
                 // A slot that was taken for nothing goes back here.
                 _ => {
                     let (waits, before) = (Arc::clone(&queue.waiting), queue.current.take());
-                    if let Some(before) = before {
+                    if let Some(before) = before.and_then(|before| before.take_over()) {
                         self.context.io().spawn(before);
                     }
                     let connection = Arc::clone(&self.connection);
@@ -200,20 +248,23 @@ impl Line {
                 }
             }
         };
-        match mine {
-            Some(job) => {
-                job.await;
-                answered.try_recv().unwrap_or_else(|_| Err(crashed(op)))
+        if let Some(job) = mine {
+            poll_fn(|cx| job.drive(cx)).await;
+            match answered.try_recv() {
+                Ok(done) => return done,
+                Err(TryRecvError::Closed) => return Err(crashed(op)),
+                // The I/O runtime drives it now.
+                Err(TryRecvError::Empty) => {}
             }
-            // Dropped unanswered: the runtime is gone, or the job panicked.
-            None => answered.await.unwrap_or_else(|_| Err(closed(op))),
         }
+        // Dropped unanswered: the runtime is gone, or the job panicked. It may have sent its statement before.
+        answered.await.unwrap_or_else(|_| Err(cut_off(op)))
     }
 
     /// Ends the connection, after the jobs before.
     pub(crate) async fn close(&self) {
         let before = self.queue.lock().unwrap_or_else(PoisonError::into_inner).current.take();
-        if let Some(before) = before {
+        if let Some(before) = before.and_then(|before| before.take_over()) {
             before.await;
         }
         let connection = self.connection.lock().await.take();

@@ -13,6 +13,7 @@ use leasehold_testkit::Scratch;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection};
 
+use crate::alloc;
 use crate::memory::{Failure, runtime};
 use crate::report::{Report, Target};
 use crate::stats::median;
@@ -96,7 +97,9 @@ impl Leases {
 pub fn measure(report: &mut Report, rounds: usize, pairs: usize) -> Result<(), Failure> {
     let scratch = Scratch::new();
     let names = names()?;
-    runtime()?.block_on(async {
+    // Two threads that count in one place would measure the counting.
+    alloc::pause(true);
+    let measured = runtime()?.block_on(async {
         let leases = Leases::open(&scratch.join("leases.db")).await?;
         let mut raw = open_raw(&scratch.join("raw.db")).await?;
         let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -123,7 +126,9 @@ pub fn measure(report: &mut Report, rounds: usize, pairs: usize) -> Result<(), F
         report.check("sqlite: statements of a pair", statements, "", Target::AtMost(STATEMENTS_MAX));
         raw.close().await?;
         Ok(())
-    })
+    });
+    alloc::pause(false);
+    measured
 }
 
 fn names() -> Result<Vec<LeaseName>, Failure> {
