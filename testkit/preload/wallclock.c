@@ -1,4 +1,4 @@
-/* Shifts the wall clock of the process it is preloaded into, by the seconds that the first eight
+/* Shifts the wall clock of the process it is preloaded into, by the nanoseconds that the first eight
  * bytes of the file $LEASEHOLD_WALLCLOCK hold at the time of the call. Only the wall clock: boot and
  * monotonic clock pass through. */
 #define _GNU_SOURCE
@@ -12,6 +12,8 @@
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+
+#define SECOND INT64_C(1000000000)
 
 typedef int (*gettime_fn)(clockid_t, struct timespec *);
 
@@ -47,8 +49,18 @@ static int64_t shift(void)
 int clock_gettime(clockid_t id, struct timespec *ts)
 {
     int result = true_gettime(id, ts);
-    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE || id == CLOCK_TAI))
-        ts->tv_sec += shift();
+    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE || id == CLOCK_TAI)) {
+        int64_t by = shift();
+        ts->tv_sec += by / SECOND;
+        ts->tv_nsec += by % SECOND;
+        if (ts->tv_nsec >= SECOND) {
+            ts->tv_nsec -= SECOND;
+            ts->tv_sec += 1;
+        } else if (ts->tv_nsec < 0) {
+            ts->tv_nsec += SECOND;
+            ts->tv_sec -= 1;
+        }
+    }
     return result;
 }
 

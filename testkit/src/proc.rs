@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::tree::{MARK, RUN_MARK};
-use crate::{ExitWatch, Process, Stat, eventually, processes_marked};
+use crate::{ExitWatch, Process, Stat, eventually, processes_marked, tied};
 
 /// How often a drop looks for descendants that were forked while it killed: each look kills all it
 /// sees, and a frozen or killed parent forks no more.
@@ -30,13 +30,24 @@ impl Proc {
     /// # Errors
     /// When the program cannot be started.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mark = OsString::from(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-        // A test may have cleared the environment: the mark of the whole test run goes on too.
-        if let Some(run) = std::env::var_os(RUN_MARK) {
-            command.env(RUN_MARK, run);
-        }
-        let mut child = command.env(MARK, &mark).spawn()?;
+        let mark = put_mark(command);
+        Self::hold(command.spawn()?, mark)
+    }
+
+    /// Starts `program`, set up by `configure`, so that the kernel kills it when this process ends
+    /// without dropping it: by a signal, an abort, or an exit in the middle of a test. What the program
+    /// itself started is not killed then.
+    ///
+    /// # Errors
+    /// When it cannot be started; `setpriv` (util-linux) is needed for it.
+    pub fn spawn_tied(program: impl AsRef<OsStr>, configure: impl FnOnce(&mut Command)) -> io::Result<Self> {
+        let mut command = tied::command(program);
+        configure(&mut command);
+        let mark = put_mark(&mut command);
+        Self::hold(tied::spawn(command)?, mark)
+    }
+
+    fn hold(mut child: Child, mark: OsString) -> io::Result<Self> {
         let held = Process::open(child.id() as i32).and_then(|p| Ok((ExitWatch::start(&p)?, p)));
         match held {
             Ok((exit, process)) => Ok(Proc { child, process, exit, mark }),
@@ -154,6 +165,18 @@ impl Proc {
         }
         killed
     }
+}
+
+/// Marks what `command` will start, and returns the mark.
+fn put_mark(command: &mut Command) -> OsString {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mark = OsString::from(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    // A test may have cleared the environment: the mark of the whole test run goes on too.
+    if let Some(run) = std::env::var_os(RUN_MARK) {
+        command.env(RUN_MARK, run);
+    }
+    command.env(MARK, &mark);
+    mark
 }
 
 impl Drop for Proc {

@@ -40,6 +40,13 @@ pub fn stat_of(pid: i32) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// The states of all threads of a process; empty when there is no such process.
+pub(crate) fn states_of_threads(pid: i32) -> Vec<char> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let stat = |path: PathBuf| parse_stat(&std::fs::read_to_string(path.join("stat")).ok()?);
+    entries.flatten().filter_map(|e| stat(e.path())).map(|s| s.state).collect()
+}
+
 fn parse_stat(text: &str) -> Option<Stat> {
     // The name stands in brackets and may itself hold brackets and blanks.
     let (open, close) = (text.find('(')?, text.rfind(')')?);
@@ -158,7 +165,7 @@ impl Process {
         pidfd_send_signal(&self.pidfd, signal).is_ok()
     }
 
-    /// Stops it where it stands (SIGSTOP), and returns once the kernel shows it stopped.
+    /// Stops it where it stands (SIGSTOP), and returns once the kernel shows every thread of it stopped.
     ///
     /// # Panics
     /// When it neither stops nor ends within 5 s: a stop needs one scheduling of the process.
@@ -166,8 +173,8 @@ impl Process {
     pub fn freeze(&self) -> bool {
         self.signal(Signal::STOP)
             && crate::eventually(std::time::Duration::from_secs(5), "the process stops", || {
-                match stat_of(self.pid) {
-                    Some(s) if s.state == 'T' => Some(true),
+                match states_of_threads(self.pid) {
+                    states if !states.is_empty() && states.iter().all(|&s| s == 'T') => Some(true),
                     _ if !self.is_alive() => Some(false),
                     _ => None,
                 }

@@ -14,8 +14,8 @@ const SOURCE: &str = include_str!("../preload/wallclock.c");
 /// `gettimeofday` and `time` give to the processes it is loaded into. The shift is read from a
 /// mapped file at every call, so that it can be stepped back and forth under a running program.
 ///
-/// It reaches what goes through the C library: Rust's `SystemTime`, SQLite, the shell's `date`. The
-/// boot clock and the monotonic clock stay as they are, whichever way they are read.
+/// It reaches what goes through the C library: Rust's `SystemTime`, SQLite, Redis, the shell's `date`, but
+/// not Go. The boot clock and the monotonic clock stay as they are, whichever way they are read.
 #[derive(Debug)]
 pub struct WallClock {
     library: PathBuf,
@@ -58,9 +58,20 @@ impl WallClock {
     /// Sets the wall clock of all of them to `seconds` away from the true one, from now on.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or with more than 292 years.
     pub fn step_to(&self, seconds: i64) -> io::Result<()> {
+        self.step_to_millis(seconds.saturating_mul(1000))
+    }
+
+    /// As [`WallClock::step_to`], in milliseconds.
+    ///
+    /// # Errors
+    /// As [`WallClock::step_to`].
+    pub fn step_to_millis(&self, millis: i64) -> io::Result<()> {
+        let nanos = millis.checked_mul(1_000_000);
+        let nanos =
+            nanos.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "more than 292 years"))?;
         // One aligned word: a reader sees the old or the new shift and nothing between.
-        self.offset.write_all_at(&seconds.to_ne_bytes(), 0)
+        self.offset.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 }

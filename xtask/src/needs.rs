@@ -9,6 +9,9 @@ const NEEDS: &[(&str, &str)] = &[
     ("taskset", "util-linux"),
     ("ps", "procps"),
     ("bash", "bash"),
+    ("redis-server", "redis-server"),
+    ("redis-cli", "redis-tools"),
+    ("openssl", "openssl"),
 ];
 
 /// Installs what is missing, where that is possible; what is not is named, and the tests that need it
