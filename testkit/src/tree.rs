@@ -40,11 +40,12 @@ pub fn stat_of(pid: i32) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The states of all threads of a process; empty when there is no such process.
+/// The states of all threads of a process that still run or are frozen; empty when there is none.
 pub(crate) fn states_of_threads(pid: i32) -> Vec<char> {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let stat = |path: PathBuf| parse_stat(&std::fs::read_to_string(path.join("stat")).ok()?);
-    entries.flatten().filter_map(|e| stat(e.path())).map(|s| s.state).collect()
+    let ended = |state: &char| matches!(state, 'Z' | 'X');
+    entries.flatten().filter_map(|e| stat(e.path())).map(|s| s.state).filter(|s| !ended(s)).collect()
 }
 
 fn parse_stat(text: &str) -> Option<Stat> {

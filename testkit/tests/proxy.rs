@@ -386,6 +386,62 @@ fn the_next_request_alone_is_delayed_and_arrives_though_its_client_is_gone() {
 }
 
 #[test]
+fn the_next_reply_alone_is_delayed() {
+    let (server, proxy) = pair();
+    let (mut one, mut two) = (Client::connect(&proxy), Client::connect(&proxy));
+    one.ask("warm");
+    two.ask("warm");
+    let rule = proxy.once(When::reply().containing("re:late"), Action::Delay(LATE));
+    let sent = Instant::now();
+    one.send("late");
+    rule.wait_hits(1, BOUND);
+    assert!(server.has("late"), "it is done, only not answered yet");
+    assert_eq!(two.ask("late"), "re:late");
+    assert!(sent.elapsed() < LATE, "another connection was held up: {:?}", sent.elapsed());
+    assert_eq!(one.ask("behind"), "re:late");
+    assert!(sent.elapsed() >= LATE);
+    assert_eq!(one.receive().expect("an answer"), "re:behind");
+    assert_eq!((rule.hits(), proxy.counts().to_client.delayed), (1, 1));
+}
+
+#[test]
+fn a_rule_is_for_as_many_as_it_says_and_until_it_is_cancelled() {
+    let (_server, proxy) = pair();
+    let mut client = Client::connect(&proxy);
+    let twice = proxy.times(2, When::request().containing("a"), Action::Watch);
+    let all = proxy.always(When::request(), Action::Watch);
+    for line in ["a", "b", "a", "a"] {
+        client.ask(line);
+    }
+    assert_eq!((twice.hits(), all.hits()), (2, 4));
+    all.cancel();
+    client.ask("a");
+    assert_eq!(all.hits(), 4);
+}
+
+#[test]
+fn a_reply_that_never_came_leaves_the_rule_for_the_next() {
+    let (server, proxy) = pair();
+    let rule = proxy.once(When::reply_to_request().containing("write"), Action::Lose(Ending::Reset));
+    let mut client = Client::connect(&proxy);
+    // The request is known to the rule, and its connection ends before the reply.
+    proxy.latency(ToServer, Duration::from_secs(3600), Duration::ZERO);
+    let seen = proxy.once(When::request(), Action::Watch);
+    client.send("write");
+    seen.wait_hits(1, BOUND);
+    assert_eq!(proxy.reset(), 1);
+    client.ends_with(ErrorKind::ConnectionReset);
+    assert!(!server.has("write"));
+    proxy.latency(ToServer, Duration::ZERO, Duration::ZERO);
+    assert_eq!(rule.hits(), 0);
+    let mut client = Client::connect(&proxy);
+    client.send("write");
+    client.ends_with(ErrorKind::ConnectionReset);
+    assert!(server.has("write"));
+    assert_eq!(rule.hits(), 1);
+}
+
+#[test]
 fn a_held_request_goes_when_it_is_told_and_what_is_behind_it_never_overtakes() {
     let (server, proxy) = pair();
     let mut client = Client::connect(&proxy);

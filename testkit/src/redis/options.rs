@@ -40,7 +40,8 @@ pub enum ClientAuth {
 }
 
 /// How to start a [`RedisServer`]. Nothing but what is named here is set: the rest is as the server
-/// comes, on 127.0.0.1, in an empty directory of its own, in memory only.
+/// comes, on 127.0.0.1, in an empty directory of its own, in memory only, and without a pause before
+/// a replica is served.
 #[derive(Clone)]
 #[must_use = "options start nothing by themselves"]
 pub struct RedisOptions {
@@ -194,6 +195,8 @@ impl RedisOptions {
     /// of the machine can read.
     pub(super) fn write(&self, file: &Path, place: &Place<'_>) -> io::Result<()> {
         let mut text = String::from("bind 127.0.0.1\ndaemonize no\nsave \"\"\n");
+        // Or a replica waits 5 s for others that might want the same.
+        text.push_str("repl-diskless-sync-delay 0\n");
         let mut line = |name: &str, value: &str| {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{name} {}", quoted(value));

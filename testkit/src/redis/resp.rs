@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long a question may take. A server that is frozen is to fail a test, not to hang it.
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// More than a harness ever asks for.
 const BULK_BYTES_MAX: usize = 64 << 20;
 /// Arrays in arrays, as `COMMAND INFO` and scripts give them.
@@ -68,10 +68,23 @@ impl Reply {
     }
 }
 
-trait Stream: Read + Write + Send {}
-impl<S: Read + Write + Send> Stream for S {}
+trait Stream: Read + Write + Send {
+    fn limit(&self, time: Duration) -> io::Result<()>;
+}
 
-/// One connection, blocking, with a time limit of 5 s on every answer.
+impl Stream for TcpStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
+    }
+}
+
+impl Stream for UnixStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
+    }
+}
+
+/// One connection, blocking, with a time limit on every answer: 5 s unless it is set otherwise.
 pub struct Connection(BufReader<Box<dyn Stream>>);
 
 impl fmt::Debug for Connection {
@@ -87,10 +100,8 @@ impl Connection {
     /// When nobody answers within the time limit.
     pub fn tcp(addr: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, ANSWER_WITHIN)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
         stream.set_nodelay(true)?;
-        Ok(Connection(BufReader::new(Box::new(stream))))
+        Self::over(Box::new(stream))
     }
 
     /// Connects by a socket in the file system.
@@ -98,10 +109,20 @@ impl Connection {
     /// # Errors
     /// When nobody answers.
     pub fn unix(path: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-        Ok(Connection(BufReader::new(Box::new(stream))))
+        Self::over(Box::new(UnixStream::connect(path)?))
+    }
+
+    fn over(stream: Box<dyn Stream>) -> io::Result<Self> {
+        stream.limit(ANSWER_WITHIN)?;
+        Ok(Connection(BufReader::new(stream)))
+    }
+
+    /// Sets the time limit of every answer from now on.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn answer_within(&mut self, time: Duration) -> io::Result<()> {
+        self.0.get_ref().limit(time)
     }
 
     /// Sends a command and waits for its answer. A refusal is an answer: see [`Reply::accepted`].

@@ -274,6 +274,11 @@ impl RedisServer {
         format!("{scheme}://{login}{addr}")
     }
 
+    /// `redis+unix://` and the path of its socket in the file system, without a login.
+    pub fn unix_url(&self) -> String {
+        format!("redis+unix://{}", self.admin.socket.display())
+    }
+
     /// A faultless proxy in front of it, which tells commands and answers apart where they can be read:
     /// without TLS.
     ///
