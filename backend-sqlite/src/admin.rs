@@ -1,15 +1,17 @@
 //! Operations for people: list, forced release, floors, epoch.
 
+use std::sync::Arc;
+
 use leasehold_core::{
     BackendError, Effect, ErrorKind, ForceRelease, Inspection, LeaseAdmin, LeaseName, Page, Released, Token,
     async_trait,
 };
 use sqlx::Row as _;
-use tokio::time::Instant;
 
 use crate::SCHEME;
 use crate::backend::SqliteBackend;
 use crate::calls::{end_us, micros, now_us};
+use crate::core::Patience;
 use crate::error::{native, refused};
 use crate::line::Driver;
 use crate::record::{Look, bad_floor};
@@ -42,7 +44,7 @@ impl LeaseAdmin for SqliteBackend {
         let (mut found, mut unnamed) = (Vec::new(), None);
         // A page is only short when it is the last one: what is left out is made up for.
         loop {
-            let (prefix, from, clock_id) = (prefix.to_owned(), after.clone(), store.clock_id.clone());
+            let (prefix, from, clock_id) = (prefix.to_owned(), after.clone(), Arc::clone(&store.clock_id));
             let wanted = limit.saturating_sub(found.len());
             let rows = store
                 .persist(OP, &file.reader, store.give_up(None), move |now| {
@@ -50,7 +52,7 @@ impl LeaseAdmin for SqliteBackend {
                         .bind(prefix.clone())
                         .bind(from.clone())
                         .bind(wanted as i64)
-                        .bind(clock_id.clone())
+                        .bind(Arc::clone(&clock_id))
                         .bind(now_us(now))
                 })
                 .await?;
@@ -89,7 +91,7 @@ impl LeaseAdmin for SqliteBackend {
             return Ok(Released::AlreadyReleased);
         };
         let keep = request.keep_for;
-        let (wanted, clock_id) = (request.clone(), store.clock_id.clone());
+        let (wanted, clock_id) = (request.clone(), Arc::clone(&store.clock_id));
         let rows = store
             .persist(OP, &file.writer, store.give_up(None), move |now| {
                 sqlx::query(FORCE_RELEASE)
@@ -97,7 +99,7 @@ impl LeaseAdmin for SqliteBackend {
                     .bind(wanted.token.as_i64())
                     .bind(if keep.is_zero() { 0 } else { end_us(now, keep) })
                     .bind(micros(keep))
-                    .bind(clock_id.clone())
+                    .bind(Arc::clone(&clock_id))
                     .bind(wanted.by.clone())
                     .bind(wanted.reason.clone())
                     .bind(now_us(now))
@@ -146,11 +148,13 @@ impl LeaseAdmin for SqliteBackend {
         const OP: &str = "prepare";
         let store = &self.store;
         let file = store.file(OP).await?;
-        let (mode, until) = (store.config.schema, Instant::now() + store.config.busy_timeout);
+        let mode = store.config.schema;
+        let patience = Patience { context: store.context.clone(), until: store.give_up(None) };
         file.writer
             .run(OP, Driver::Io, async move |mut turn| {
+                turn.begin(OP).await?;
                 let connection = turn.connection().map_err(|e| native(OP, e))?;
-                schema::ensure(OP, connection, mode, until).await
+                schema::ensure(OP, connection, mode, &patience).await
             })
             .await
     }

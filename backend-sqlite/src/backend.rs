@@ -1,12 +1,15 @@
 //! Leases in a SQLite file: what is asked of the store, and in which order.
 
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use leasehold_core::{
-    AcquireRequest, Attempt, BackendContext, BackendError, Contention, Durability, Facets, Inspection,
-    LeaseBackend, LeaseName, LostCause, Profile, ReleaseRequest, Released, RenewAnswer, Renewal, WaitMode,
-    Waiter, async_trait,
+    AcquireRequest, Attempt, BackendContext, BackendError, Contention, Durability, Effect, ErrorKind, Facets,
+    Inspection, LeaseBackend, LeaseName, LostCause, Profile, ReleaseRequest, Released, RenewAnswer, Renewal,
+    WaitMode, Waiter, async_trait,
 };
 
 use crate::core::{Counters, Store};
@@ -15,6 +18,10 @@ use crate::{SCHEME, SqliteConfig, upkeep};
 
 /// How often an attempt is repeated when the name was freed, or the file replaced, between its statements.
 const ROUNDS_MAX: usize = 4;
+
+/// How old a look at the path may be when a grant is answered. What happens to the file after it is told by the next
+/// renewal, like what happens after the answer.
+const LOOK_GOOD_FOR: Duration = Duration::from_millis(20);
 
 /// Leases in a SQLite file. Clones share its connections.
 ///
@@ -99,19 +106,43 @@ impl LeaseBackend for SqliteBackend {
         Self::PROFILE.refuse(request)?;
         let store = &self.store;
         let give_up = store.give_up(Some(request.store_ttl));
+        // A grant was written, but perhaps not to the file that others use.
+        let mut discarded = false;
         for _ in 0..ROUNDS_MAX {
-            let file = store.file("acquire").await?;
-            match store.attempt(&file, request, give_up).await.map_err(|e| e.with_name(&request.name))? {
+            let doubt = |e: BackendError| {
+                let e = e.with_name(&request.name);
+                if discarded { e.with_unknown_effect() } else { e }
+            };
+            let file = store.file("acquire").await.map_err(doubt)?;
+            let is_there = || store.is_there("acquire", &file);
+            let mut attempt = pin!(store.attempt(&file, request, give_up));
+            // Looked at while SQLite's thread writes.
+            let mut looked = None;
+            let answer = poll_fn(|cx| {
+                let answer = attempt.as_mut().poll(cx);
+                if answer.is_pending() && looked.is_none() {
+                    looked = Some((store.now(), is_there()));
+                }
+                answer
+            });
+            match answer.await.map_err(doubt)? {
                 Ok(grant) => {
+                    let good = looked.filter(|(at, _)| store.now().since(*at) <= LOOK_GOOD_FOR);
                     // A grant in a file that is gone from its path excludes nobody.
-                    if matches!(store.same_file("acquire"), Ok(Ok(same)) if Arc::ptr_eq(&same, &file)) {
+                    if good.map_or_else(is_there, |(_, is_there)| is_there) {
                         upkeep::after_grant(store, &file);
                         return Ok(Attempt::Granted(grant));
                     }
+                    discarded = true;
                 }
                 Err(Some(contention)) => return Ok(Attempt::Held(contention)),
                 Err(None) => {}
             }
+        }
+        if discarded {
+            let message = "the database file is being replaced again and again: ask again";
+            let e = BackendError::new(ErrorKind::Unavailable, Effect::Unknown, SCHEME, "acquire", message);
+            return Err(e.with_name(&request.name));
         }
         Ok(Attempt::Held(Contention::new(None, Some(Duration::from_millis(1)))))
     }
@@ -135,7 +166,7 @@ impl LeaseBackend for SqliteBackend {
             file.hub.wake(&claim.name);
             return Ok(Released::Released);
         }
-        let look = store.look(&file, "release", &claim.name).await?;
+        let look = store.look(&file, "release", &claim.name).boxed().await?;
         match look.contention(&store.clock_id, store.now()).and_then(|seen| seen.holder) {
             Some(by) => Ok(Released::NotHeld { by: Some(by) }),
             None => Ok(Released::AlreadyReleased),

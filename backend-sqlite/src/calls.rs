@@ -10,24 +10,27 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt as _;
 use leasehold_core::{
     AcquireRequest, BackendError, BootTime, Contention, Effect, ErrorKind, Grant, LeaseName, OwnerId,
     ReleaseRequest, RenewAnswer, Renewal, Token,
 };
-use sqlx::Row as _;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Arguments as _, Row as _};
 
 use crate::SCHEME;
 use crate::core::{File, Store};
-use crate::error::{is_busy, native};
+use crate::error::{is_busy, is_without_token, native};
 use crate::line::{Driver, Query, Turn};
 use crate::record::{Look, Standing};
 
-const ACQUIRE: &str = include_str!("sql/acquire.sql");
-const RELEASE: &str = include_str!("sql/release.sql");
-const RENEW: &str = include_str!("sql/renew.sql");
+/// Bare, because each call hashes and copies the text.
+static ACQUIRE: LazyLock<String> = LazyLock::new(|| bare(include_str!("sql/acquire.sql")));
+static RELEASE: LazyLock<String> = LazyLock::new(|| bare(include_str!("sql/release.sql")));
+static RENEW: LazyLock<String> = LazyLock::new(|| bare(include_str!("sql/renew.sql")));
 const LOOK: &str = include_str!("sql/look.sql");
 const LOOK_MANY: &str = include_str!("sql/look_many.sql");
 const SIGHT: &str = include_str!("sql/sight.sql");
@@ -47,39 +50,83 @@ pub(crate) fn end_us(start: BootTime, d: Duration) -> i64 {
     i64::try_from((start + d).as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
+/// A statement without its comments and its layout. None of them has `--` in a literal.
+fn bare(sql: &str) -> String {
+    let lines = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
+    lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
 fn acquire_sql() -> &'static str {
     #[cfg(leasehold_mutants)]
     if leasehold_core::mutant!(SqliteTakeoverOfForeignClock) {
-        return include_str!("sql/mutant_takeover_of_foreign_clock.sql");
+        // The end of a row is believed whatever clock dated it.
+        static DEFECT: LazyLock<String> = LazyLock::new(|| {
+            planted(&ACQUIRE, "OR (l.clock_id = ?5 AND l.expires_us <= ?3)", "OR l.expires_us <= ?3")
+        });
+        return &DEFECT;
     }
-    ACQUIRE
+    &ACQUIRE
 }
 
 fn release_sql() -> &'static str {
     #[cfg(leasehold_mutants)]
     if leasehold_core::mutant!(SqliteReleaseIgnoresOwner) {
-        return include_str!("sql/mutant_release_ignores_owner.sql");
+        static DEFECT: LazyLock<String> = LazyLock::new(|| planted(&RELEASE, "owner = ?2", "?2 = ?2"));
+        return &DEFECT;
     }
-    RELEASE
+    &RELEASE
+}
+
+/// The statement with one condition changed.
+#[cfg(leasehold_mutants)]
+fn planted(sql: &str, right: &str, wrong: &str) -> String {
+    assert_eq!(sql.matches(right).count(), 1, "{right:?} is not there once: {sql}");
+    sql.replace(right, wrong)
 }
 
 fn acquire_query(store: &Store, request: &AcquireRequest, now: BootTime) -> Query {
-    sqlx::query(acquire_sql())
-        .bind(request.name.as_str().to_owned())
-        .bind(hex(&request.owner))
+    with_room(acquire_sql(), 9)
+        .bind(Arc::<str>::from(&request.name))
+        .bind(Arc::<str>::from(hex(&request.owner).as_str()))
         .bind(now_us(now))
         .bind(micros(request.store_ttl))
-        .bind(store.clock_id.clone())
+        .bind(Arc::clone(&store.clock_id))
         .bind(request.holder_info.to_json())
         .bind(request.token_floor.map_or(0, Token::as_i64))
         .bind(end_us(now, request.store_ttl))
+        .bind(wall_ms())
+}
+
+/// The wall clock, for people.
+fn wall_ms() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(0)
+}
+
+/// A statement with room for its arguments.
+fn with_room(sql: &'static str, arguments: usize) -> Query {
+    let mut room = SqliteArguments::default();
+    room.reserve(arguments, 0);
+    sqlx::query_with(sql, room)
 }
 
 /// The owner id as the rows keep it: 32 hexadecimal digits.
-fn hex(owner: &OwnerId) -> String {
+fn hex(owner: &OwnerId) -> Hex {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = owner.as_bytes().iter().flat_map(|&b| [b >> 4, b & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    let mut digits = [0; 32];
+    for (two, &b) in digits.chunks_exact_mut(2).zip(owner.as_bytes()) {
+        two.copy_from_slice(&[DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]);
+    }
+    Hex(digits)
+}
+
+struct Hex([u8; 32]);
+
+impl Hex {
+    fn as_str(&self) -> &str {
+        // Digits are text.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
 }
 
 /// A JSON text in quotes. Names hold no control characters.
@@ -112,10 +159,10 @@ impl Store {
         op: &'static str,
         name: &LeaseName,
     ) -> Result<Look, BackendError> {
-        let (wanted, clock_id) = (name.as_str().to_owned(), self.clock_id.clone());
+        let (wanted, clock_id) = (name.as_str().to_owned(), Arc::clone(&self.clock_id));
         let rows = self
             .persist(op, &file.reader, self.give_up(None), move |_| {
-                sqlx::query(LOOK).bind(wanted.clone()).bind(clock_id.clone())
+                sqlx::query(LOOK).bind(wanted.clone()).bind(Arc::clone(&clock_id))
             })
             .await?;
         match rows.first() {
@@ -134,8 +181,9 @@ impl Store {
         let (store, looked, wanted) = (Arc::clone(self), Arc::clone(file), request.clone());
         let tried = file
             .writer
-            .run("acquire", Driver::Caller, async move |turn| {
-                store.granted(turn, &looked, &wanted, give_up).await
+            .run("acquire", Driver::Caller, async move |mut turn: Turn| {
+                turn.begin("acquire").await?;
+                store.granted(&mut turn, &looked, &wanted, give_up).await
             })
             .await?;
         match tried {
@@ -146,13 +194,13 @@ impl Store {
                 Ok(Ok(grant))
             }
             Tried::Held(seen) => Ok(Err(Some(seen))),
-            Tried::Refused => Ok(Err(self.refusal(file, request, give_up).await?)),
+            Tried::Refused => Ok(Err(self.refusal(file, request, give_up).boxed().await?)),
         }
     }
 
     async fn granted(
         self: &Arc<Self>,
-        mut turn: Turn,
+        turn: &mut Turn,
         file: &File,
         request: &AcquireRequest,
         give_up: BootTime,
@@ -171,13 +219,18 @@ impl Store {
                 }
                 Err(e) if is_busy(&e) => {
                     // Looking waits for no writer: whoever is told "held" need not wait for the file.
-                    if let Ok(Some(seen)) = self.seen(file, request).await {
+                    if let Ok(Some(seen)) = self.seen(file, request).boxed().await {
                         return Ok(Tried::Held(seen));
                     }
                     if self.now() >= give_up || !matches!(self.same_file(OP), Ok(Ok(_))) {
                         return Err(native(OP, e));
                     }
                     turn.refuse_abandoned(OP)?;
+                }
+                Err(e) if is_without_token(&e) => {
+                    // A floor that cannot be read is found by the look, and is its error.
+                    self.look(file, OP, &request.name).boxed().await?;
+                    return Err(native(OP, e));
                 }
                 Err(e) => return Err(native(OP, e)),
             }
@@ -211,10 +264,15 @@ impl Store {
         if let Some(row) = &look.row
             && let Standing::Taken { unsighted: true, remaining } = row.standing(&self.clock_id, now)
         {
-            let (name, clock_id) = (row.name.as_str().to_owned(), self.clock_id.clone());
+            let (name, clock_id) = (row.name.as_str().to_owned(), Arc::clone(&self.clock_id));
             let (token, seq, until) = (row.token.as_i64(), row.seq, end_us(now, remaining));
             self.persist("acquire", &file.writer, give_up, move |_| {
-                sqlx::query(SIGHT).bind(name.clone()).bind(clock_id.clone()).bind(token).bind(seq).bind(until)
+                sqlx::query(SIGHT)
+                    .bind(name.clone())
+                    .bind(Arc::clone(&clock_id))
+                    .bind(token)
+                    .bind(seq)
+                    .bind(until)
             })
             .await?;
         }
@@ -235,15 +293,20 @@ impl Store {
             push_json(&mut batch, renewal.claim.name.as_str());
             let floor = renewal.token_floor.map_or(0, Token::as_i64);
             let owner = hex(&renewal.claim.owner);
+            let owner = owner.as_str();
             // Writing to a string cannot fail.
             let _ = write!(batch, ",\"{owner}\",{},{floor}]", micros(renewal.store_ttl));
         }
         batch.push(']');
         let shortest = renewals.iter().map(|renewal| renewal.store_ttl).min();
-        let clock_id = self.clock_id.clone();
+        let clock_id = Arc::clone(&self.clock_id);
         let (rows, from) = self
             .persist_at(OP, &file.renewer, self.give_up(shortest), move |now| {
-                sqlx::query(RENEW).bind(batch.clone()).bind(now_us(now)).bind(clock_id.clone())
+                sqlx::query(RENEW.as_str())
+                    .bind(batch.clone())
+                    .bind(now_us(now))
+                    .bind(Arc::clone(&clock_id))
+                    .bind(end_us(now, Duration::ZERO))
             })
             .await?;
         let pair = |row: &sqlx::sqlite::SqliteRow| Ok((row.try_get(0)?, row.try_get(1)?));
@@ -264,10 +327,10 @@ impl Store {
             push_json(&mut names, renewal.claim.name.as_str());
         }
         names.push(']');
-        let clock_id = self.clock_id.clone();
+        let clock_id = Arc::clone(&self.clock_id);
         let looked = self
             .persist(OP, &file.reader, self.give_up(None), move |_| {
-                sqlx::query(LOOK_MANY).bind(names.clone()).bind(clock_id.clone())
+                sqlx::query(LOOK_MANY).bind(names.clone()).bind(Arc::clone(&clock_id))
             })
             .await;
         let rows = match looked {
@@ -312,7 +375,7 @@ impl Store {
         };
         let is_renewed = |renewal: &Renewal| {
             let claim = &renewal.claim;
-            renewed.contains(&(claim.name.as_str().to_owned(), hex(&claim.owner)))
+            renewed.contains(&(claim.name.as_str().to_owned(), hex(&claim.owner).as_str().to_owned()))
         };
         let left: Vec<&Renewal> = renewals.iter().filter(|renewal| !is_renewed(renewal)).collect();
         let mut left = match left.as_slice() {
@@ -344,17 +407,17 @@ impl Store {
         request: &ReleaseRequest,
     ) -> Result<bool, BackendError> {
         let (claim, keep) = (&request.claim, request.keep_for);
-        let (name, owner) = (claim.name.as_str().to_owned(), hex(&claim.owner));
-        let clock_id = self.clock_id.clone();
+        let (name, clock_id) = (Arc::<str>::from(&claim.name), Arc::clone(&self.clock_id));
+        let owner = Arc::<str>::from(hex(&claim.owner).as_str());
         let until = if keep.is_zero() { 0 } else { end_us(request.sent_at, keep) };
         let ended = self
             .change("release", &file.writer, self.give_up(None), move |_| {
-                sqlx::query(release_sql())
-                    .bind(name.clone())
-                    .bind(owner.clone())
+                with_room(release_sql(), 5)
+                    .bind(Arc::clone(&name))
+                    .bind(Arc::clone(&owner))
                     .bind(until)
                     .bind(micros(keep))
-                    .bind(clock_id.clone())
+                    .bind(Arc::clone(&clock_id))
             })
             .await?;
         Ok(ended > 0)

@@ -24,16 +24,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use leasehold_core::{BackendContext, BackendError, BootTime, ErrorKind, OwnerId};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
 
 use crate::clock_id::clock_id;
 use crate::error::{closed, is_busy, native, opening, refused};
-use crate::file::{self, Compared, Identity, Opening, Place};
+use crate::file::{self, Compared, Identity, Opening, Place, Scope};
 use crate::index::{self, Index};
 use crate::line::{Driver, Line, Query, Turn, Way};
 use crate::watch::{Commits, Hub};
@@ -45,6 +43,9 @@ const BUSY_SLICE: Duration = Duration::from_millis(25);
 /// Rows that SQLite's thread may hand over before somebody takes them: more than any statement returns, so
 /// that no statement, and with it the write lock, stays open for want of a reader.
 const ROW_BUFFER: usize = 2048;
+/// How long the log and the shared memory, once seen in their places, are taken to be there still. A burst of calls
+/// looks at them once; the database itself is looked at before every call.
+pub(crate) const COMPANIONS_GOOD_FOR: Duration = Duration::from_millis(1);
 /// How often opening is tried while the file changes under it.
 const OPENINGS_MAX: usize = 8;
 
@@ -62,7 +63,7 @@ pub struct Counters {
 pub(crate) struct Store {
     pub(crate) config: SqliteConfig,
     pub(crate) context: BackendContext,
-    pub(crate) clock_id: String,
+    pub(crate) clock_id: Arc<str>,
     place: Place,
     current: RwLock<Arc<File>>,
     reopening: Mutex<()>,
@@ -74,6 +75,8 @@ pub(crate) struct Store {
 /// An open file.
 pub(crate) struct File {
     pub(crate) identity: Identity,
+    /// When its log and shared memory were last seen in their places, in ns of the boot clock.
+    companions_seen: AtomicU64,
     pub(crate) writer: Line,
     pub(crate) renewer: Line,
     pub(crate) reader: Line,
@@ -98,7 +101,7 @@ impl Store {
         Ok(Arc::new(Store {
             config,
             context,
-            clock_id: clock_id_override.unwrap_or_else(clock_id),
+            clock_id: clock_id_override.unwrap_or_else(clock_id).into(),
             place: Place::new(path),
             current: RwLock::new(Arc::new(opened)),
             reopening: Mutex::new(()),
@@ -131,17 +134,37 @@ impl Store {
     ) -> Result<Result<Arc<File>, &'static str>, BackendError> {
         self.refuse_closed(op)?;
         let file = self.current();
-        match file.identity.compare(&self.place, op)? {
-            Compared::Same => Ok(Ok(file)),
+        let now = self.now().as_nanos();
+        let since = now.saturating_sub(file.companions_seen.load(Ordering::Relaxed));
+        let scope =
+            if since < COMPANIONS_GOOD_FOR.as_nanos() as u64 { Scope::Database } else { Scope::Whole };
+        match file.identity.compare(&self.place, op, scope)? {
+            Compared::Same => {
+                if scope == Scope::Whole {
+                    file.companions_seen.store(now, Ordering::Relaxed);
+                }
+                Ok(Ok(file))
+            }
             Compared::Changed(what) => Ok(Err(what)),
         }
     }
 
+    /// Whether `file` is still the one at the path, with its companions.
+    pub(crate) fn is_there(&self, op: &'static str, file: &Arc<File>) -> bool {
+        file.companions_seen.store(0, Ordering::Relaxed);
+        matches!(self.same_file(op), Ok(Ok(same)) if Arc::ptr_eq(&same, file))
+    }
+
     /// The file at the path: the open one, or the one that took its place, opened now.
     pub(crate) async fn file(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
-        if let Ok(file) = self.same_file(op)? {
-            return Ok(file);
+        match self.same_file(op)? {
+            Ok(file) => Ok(file),
+            Err(_) => self.next_file(op).boxed().await,
         }
+    }
+
+    /// Opens what took the place of the open file.
+    async fn next_file(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
         let _turn = self.reopening.lock().await;
         if let Ok(file) = self.same_file(op)? {
             return Ok(file);
@@ -189,7 +212,10 @@ impl Store {
         give_up: BootTime,
         make: impl Fn(BootTime) -> Query + Send + 'static,
     ) -> Result<(Vec<SqliteRow>, BootTime), BackendError> {
-        self.persist_with(op, line, give_up, make, |turn, count, query| turn.once(count, query).boxed()).await
+        match self.persist_with(op, line, give_up, make, Want::Rows).await? {
+            (Sent::Rows(rows), from) => Ok((rows, from)),
+            (Sent::Changed(_), from) => Ok((Vec::new(), from)),
+        }
     }
 
     /// As [`Store::persist`], for a statement that returns no rows: how many it changed.
@@ -200,23 +226,30 @@ impl Store {
         give_up: BootTime,
         make: impl Fn(BootTime) -> Query + Send + 'static,
     ) -> Result<u64, BackendError> {
-        let send: Sends<u64> = |turn, count, query| turn.change(count, query).boxed();
-        self.persist_with(op, line, give_up, make, send).await.map(|(changed, _)| changed)
+        match self.persist_with(op, line, give_up, make, Want::Changes).await? {
+            (Sent::Changed(rows), _) => Ok(rows),
+            (Sent::Rows(rows), _) => Ok(rows.len() as u64),
+        }
     }
 
-    async fn persist_with<T: Send + 'static>(
+    async fn persist_with(
         self: &Arc<Self>,
         op: &'static str,
         line: &Line,
         give_up: BootTime,
         make: impl Fn(BootTime) -> Query + Send + 'static,
-        send: Sends<T>,
-    ) -> Result<(T, BootTime), BackendError> {
+        want: Want,
+    ) -> Result<(Sent, BootTime), BackendError> {
         let store = Arc::clone(self);
         line.run(op, Driver::Caller, async move |mut turn: Turn| {
+            turn.begin(op).await?;
             loop {
                 let now = store.now();
-                match send(&mut turn, &store.calls, make(now)).await {
+                let answer = match want {
+                    Want::Rows => turn.once(&store.calls, make(now)).await.map(Sent::Rows),
+                    Want::Changes => turn.change(&store.calls, make(now)).await.map(Sent::Changed),
+                };
+                match answer {
                     Err(e) if is_busy(&e) && store.now() < give_up => {
                         store.refuse_closed(op)?;
                         turn.refuse_abandoned(op)?;
@@ -235,8 +268,17 @@ impl Store {
     }
 }
 
-/// How a statement is sent, and what is taken of its answer.
-type Sends<T> = for<'t> fn(&'t mut Turn, &'t AtomicU64, Query) -> BoxFuture<'t, Result<T, sqlx::Error>>;
+/// What is taken of a statement's answer.
+#[derive(Clone, Copy)]
+enum Want {
+    Rows,
+    Changes,
+}
+
+enum Sent {
+    Rows(Vec<SqliteRow>),
+    Changed(u64),
+}
 
 impl File {
     /// Ends the connections, after the calls that were made before.
@@ -292,12 +334,12 @@ async fn open(
 ) -> Result<File, BackendError> {
     let options = options(&config, &path);
     let place = Place::new(path);
-    let until = Instant::now() + config.busy_timeout;
+    let patience = Patience { context: context.clone(), until: context.now() + config.busy_timeout };
     for _ in 0..OPENINGS_MAX {
         let before = Identity::of(&place).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
-        let mut writer = connect(op, &options, until).await?;
-        schema::ensure(op, &mut writer, config.schema, until).await?;
-        let renewer = connect(op, &options, until).await?;
+        let mut writer = connect(op, &options, &patience).await?;
+        schema::ensure(op, &mut writer, config.schema, &patience).await?;
+        let renewer = connect(op, &options, &patience).await?;
         let identity =
             Identity::of(&place).map_err(|e| refused(op, ErrorKind::Unavailable, e.to_string()))?;
         if identity.database != before.database {
@@ -319,6 +361,7 @@ async fn open(
         };
         return Ok(File {
             identity,
+            companions_seen: AtomicU64::new(0),
             writer: line(Some(writer), Way::Given(renewals.clone())),
             renewer: line(Some(renewer), Way::Announced(renewals)),
             reader: line(None, Way::Free),
@@ -331,12 +374,30 @@ async fn open(
     Err(refused(op, ErrorKind::Unavailable, message))
 }
 
+/// How long a busy file is asked again while it is opened.
+pub(crate) struct Patience {
+    pub(crate) context: BackendContext,
+    pub(crate) until: BootTime,
+}
+
+impl Patience {
+    /// A short pause; false when there is no time left.
+    pub(crate) async fn pause(&self) -> bool {
+        let now = self.context.now();
+        if now >= self.until {
+            return false;
+        }
+        self.context.sleep_until(now + Duration::from_millis(2)).await;
+        true
+    }
+}
+
 /// Connects, and waits while others make the file what it is to be: switching a new file to write-ahead mode
 /// needs it alone for a moment.
 async fn connect(
     op: &'static str,
     options: &SqliteConnectOptions,
-    until: Instant,
+    patience: &Patience,
 ) -> Result<SqliteConnection, BackendError> {
     loop {
         match options.connect().await {
@@ -353,9 +414,7 @@ async fn connect(
                 );
                 return Err(refused(op, ErrorKind::ConfigInvalid, message));
             }
-            Err(e) if is_busy(&e) && Instant::now() < until => {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
+            Err(e) if is_busy(&e) && patience.pause().await => {}
             Err(e) => return Err(opening(op, e)),
         }
     }

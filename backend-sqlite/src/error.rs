@@ -36,6 +36,11 @@ pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
     native_code(error).is_some_and(|c| matches!(c & 0xff, code::BUSY | code::LOCKED | code::PROTOCOL))
 }
 
+/// Whether the statement found no token to write.
+pub(crate) fn is_without_token(error: &sqlx::Error) -> bool {
+    native_code(error) == Some(code::CONSTRAINT_NOTNULL)
+}
+
 /// Whether the connection is of no more use.
 pub(crate) fn is_broken(error: &sqlx::Error) -> bool {
     !matches!(error, sqlx::Error::Database(_))

@@ -133,6 +133,7 @@ async fn change(
     token: Token,
     change: Change,
 ) -> Result<Fenced, BackendError> {
+    turn.begin(op).await?;
     let give_up = store.give_up(None);
     loop {
         match try_change(&mut turn, &name, token, &change).await {
@@ -205,6 +206,7 @@ impl SqliteBackend {
         let (lookup, argument) = (name.as_str().to_owned(), argument.to_owned());
         let counted = Arc::clone(store);
         let job = async move |mut turn: Turn| {
+            turn.begin(op).await?;
             match turn.once(&counted.calls, sqlx::query(sql).bind(lookup).bind(argument)).await {
                 // Nothing was ever written under any name.
                 Err(e) if native_code(&e) == Some(1) => Ok(Vec::new()),

@@ -31,7 +31,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::SCHEME;
 use crate::error::{cut_off, is_broken, opening, refused};
-use crate::file::{Compared, Identity, Place};
+use crate::file::{Compared, Identity, Place, Scope};
 
 /// A statement with its arguments.
 pub(crate) type Query = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
@@ -96,8 +96,13 @@ pub(crate) enum Driver {
 /// A connection, and the line of those who wait for it.
 pub(crate) struct Line {
     connection: Arc<tokio::sync::Mutex<Slot>>,
-    opening: Arc<Opening>,
+    shared: Arc<Shared>,
     queue: Mutex<Queue>,
+}
+
+/// What the jobs of a line share.
+struct Shared {
+    opening: Opening,
     way: Way,
     context: BackendContext,
 }
@@ -167,8 +172,7 @@ impl Driven {
 pub(crate) struct Turn {
     slot: OwnedMutexGuard<Slot>,
     caller: Weak<()>,
-    way: Way,
-    context: BackendContext,
+    line: Arc<Shared>,
 }
 
 impl Line {
@@ -182,14 +186,12 @@ impl Line {
         let opening = Opening { options: options.clone(), expected };
         Line {
             connection: Arc::new(tokio::sync::Mutex::new(connection)),
-            opening: Arc::new(opening),
+            shared: Arc::new(Shared { opening, way, context }),
             queue: Mutex::default(),
-            way,
-            context,
         }
     }
 
-    /// Runs a job when its turn has come.
+    /// Runs a job when its turn has come. It begins with [`Turn::begin`].
     ///
     /// # Errors
     /// The job's; that of making the connection; [`ErrorKind::Closed`] of unknown effect when the I/O runtime ends.
@@ -206,21 +208,19 @@ impl Line {
         let (answer, mut answered) = oneshot::channel();
         let caller = Arc::new(());
         let work = {
-            let (opening, caller) = (Arc::clone(&self.opening), Arc::downgrade(&caller));
-            let (way, context, announced) = (self.way.clone(), self.context.clone(), self.way.announce());
-            move |mut slot: OwnedMutexGuard<Slot>| async move {
-                let done = async move {
-                    opening.fill(op, &mut slot).await?;
-                    let turn = Turn { slot, caller, way, context };
-                    turn.refuse_abandoned(op)?;
-                    job(turn).await
-                };
-                let _announced = announced;
-                // A panic must not be handed to those who only help to drive.
-                if let Ok(done) = AssertUnwindSafe(done).catch_unwind().await {
-                    // Nobody may be waiting any more.
-                    let _ = answer.send(done);
-                }
+            let (line, caller) = (Arc::clone(&self.shared), Arc::downgrade(&caller));
+            let announced = self.shared.way.announce();
+            move |slot: OwnedMutexGuard<Slot>| {
+                let done = job(Turn { slot, caller, line });
+                // A panic must not be handed to those who only help to drive. No block around the job: that would
+                // keep it twice, and every call allocates its future.
+                AssertUnwindSafe(done).catch_unwind().map(move |done| {
+                    let _announced = announced;
+                    if let Ok(done) = done {
+                        // Nobody may be waiting any more.
+                        let _ = answer.send(done);
+                    }
+                })
             }
         };
         let mine = {
@@ -236,10 +236,10 @@ impl Line {
                 _ => {
                     let (waits, before) = (Arc::clone(&queue.waiting), queue.current.take());
                     if let Some(before) = before.and_then(|before| before.take_over()) {
-                        self.context.io().spawn(before);
+                        self.shared.context.io().spawn(before);
                     }
                     let connection = Arc::clone(&self.connection);
-                    self.context.io().spawn(async move {
+                    self.shared.context.io().spawn(async move {
                         let slot = connection.lock_owned().await;
                         drop(waits);
                         work(slot).await;
@@ -281,28 +281,33 @@ fn crashed(op: &'static str) -> BackendError {
 }
 
 impl Opening {
-    async fn fill(&self, op: &'static str, slot: &mut Slot) -> Result<(), BackendError> {
-        if slot.is_some() {
-            return Ok(());
-        }
+    async fn connect(&self, op: &'static str) -> Result<SqliteConnection, BackendError> {
         let made = self.options.connect().await.map_err(|e| opening(op, e))?;
         let (identity, place) = &self.expected;
-        if let Compared::Changed(what) = identity.compare(place, op)? {
+        if let Compared::Changed(what) = identity.compare(place, op, Scope::Whole)? {
             return Err(refused(op, ErrorKind::Unavailable, format!("{what}: ask again")));
         }
-        *slot = Some(made);
-        Ok(())
+        Ok(made)
     }
 }
 
 impl Turn {
+    /// Makes sure of the connection, and of somebody who waits for the job.
+    pub(crate) async fn begin(&mut self, op: &'static str) -> Result<(), BackendError> {
+        if self.slot.is_none() {
+            // Boxed, as every rare way is: what is seldom awaited must not make each call's future large.
+            *self.slot = Some(self.line.opening.connect(op).boxed().await?);
+        }
+        self.refuse_abandoned(op)
+    }
+
     /// Sends one statement and takes all its rows: only then is it known whether it was committed.
     pub(crate) async fn once(
         &mut self,
         count: &AtomicU64,
         query: Query,
     ) -> Result<Vec<SqliteRow>, sqlx::Error> {
-        self.way.give(&self.context).await;
+        self.line.way.give(&self.line.context).await;
         let Some(connection) = self.slot.as_mut() else { return Err(sqlx::Error::WorkerCrashed) };
         count.fetch_add(1, Ordering::Relaxed);
         let answer = query.fetch_all(connection).await;
@@ -312,7 +317,7 @@ impl Turn {
     /// Sends one statement that returns no rows; how many it changed. A row would wake the caller once
     /// more, in the middle of the commit.
     pub(crate) async fn change(&mut self, count: &AtomicU64, query: Query) -> Result<u64, sqlx::Error> {
-        self.way.give(&self.context).await;
+        self.line.way.give(&self.line.context).await;
         let Some(connection) = self.slot.as_mut() else { return Err(sqlx::Error::WorkerCrashed) };
         count.fetch_add(1, Ordering::Relaxed);
         let answer = query.execute(connection).await;

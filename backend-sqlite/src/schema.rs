@@ -16,9 +16,9 @@
 
 use leasehold_core::{BackendError, ErrorKind};
 use sqlx::{Connection, Row as _, SqliteConnection};
-use tokio::time::Instant;
 
 use crate::SchemaMode;
+use crate::core::Patience;
 use crate::error::{is_busy, opening, refused};
 use crate::record::bad_floor;
 
@@ -33,7 +33,7 @@ const NOTES: &str = include_str!("sql/schema_notes.sql");
 const SIGHTINGS: &str = include_str!("sql/schema_sightings.sql");
 const FLOOR: &str = include_str!("sql/schema_floor.sql");
 
-/// Makes sure that the tables are there and of this version; a busy file is asked again until `until`.
+/// Makes sure that the tables are there and of this version; a busy file is asked again as long as there is `patience`.
 ///
 /// # Errors
 /// [`ErrorKind::ConfigInvalid`] when they are missing or old and `mode` forbids to mend that, or newer than
@@ -42,14 +42,12 @@ pub(crate) async fn ensure(
     op: &'static str,
     connection: &mut SqliteConnection,
     mode: SchemaMode,
-    until: Instant,
+    patience: &Patience,
 ) -> Result<(), BackendError> {
     loop {
         match attempt(op, connection, mode).await {
             Ok(done) => return done,
-            Err(e) if is_busy(&e) && Instant::now() < until => {
-                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-            }
+            Err(e) if is_busy(&e) && patience.pause().await => {}
             Err(e) => return Err(opening(op, e)),
         }
     }

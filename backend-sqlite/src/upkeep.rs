@@ -80,7 +80,7 @@ pub(crate) fn after_grant(store: &Arc<Store>, file: &Arc<File>) {
 pub(crate) async fn pass(store: &Arc<Store>, file: &File) -> Result<(), BackendError> {
     let after = store.upkeep.after.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let clock_id = &store.clock_id;
-    let query = sqlx::query(LOOK).bind(after.clone()).bind(WINDOW).bind(clock_id.clone());
+    let query = sqlx::query(LOOK).bind(after.clone()).bind(WINDOW).bind(Arc::clone(clock_id));
     let window = send(store, file, Kind::Look, move |now| query.bind(now_us(now))).await?;
     let Some(window) = window.first() else { return Ok(()) };
     let column = |n: usize| window.try_get::<i64, _>(n).map_err(|e| native(OP, e));
@@ -94,7 +94,7 @@ pub(crate) async fn pass(store: &Arc<Store>, file: &File) -> Result<(), BackendE
         sight(store, file, &after, &last).await?;
     }
     if free > 0 {
-        let query = sqlx::query(COLLECT).bind(after.clone()).bind(last.clone()).bind(clock_id.clone());
+        let query = sqlx::query(COLLECT).bind(after.clone()).bind(last.clone()).bind(Arc::clone(clock_id));
         send(store, file, Kind::Write, move |now| query.bind(now_us(now))).await?;
     }
     let query = sqlx::query(SIGHTINGS).bind(after).bind(last.clone()).bind(SIGHTINGS_MAX);
@@ -108,14 +108,15 @@ pub(crate) async fn pass(store: &Arc<Store>, file: &File) -> Result<(), BackendE
 async fn sight(store: &Arc<Store>, file: &File, after: &str, last: &str) -> Result<(), BackendError> {
     let clock_id = &store.clock_id;
     let query = sqlx::query(UNSIGHTED).bind(after.to_owned()).bind(last.to_owned());
-    let query = query.bind(clock_id.clone()).bind(SIGHTINGS_MAX);
+    let query = query.bind(Arc::clone(clock_id)).bind(SIGHTINGS_MAX);
     let rows = send(store, file, Kind::Look, move |_| query).await?;
     // Read after the versions were.
     let seen_at = store.now();
     for row in &rows {
         let Ok((name, token, seq, ttl)) = version(row) else { continue };
         let until = end_us(seen_at, std::time::Duration::from_micros(ttl));
-        let query = sqlx::query(SIGHT).bind(name).bind(clock_id.clone()).bind(token).bind(seq).bind(until);
+        let query =
+            sqlx::query(SIGHT).bind(name).bind(Arc::clone(clock_id)).bind(token).bind(seq).bind(until);
         send(store, file, Kind::Write, move |_| query).await?;
     }
     Ok(())
@@ -145,6 +146,7 @@ async fn send(
     };
     let counted = Arc::clone(store);
     line.run(OP, Driver::Caller, async move |mut turn: Turn| {
+        turn.begin(OP).await?;
         let query = make(counted.now());
         turn.once(&counted.upkeep.statements, query).await.map_err(|e| native(OP, e))
     })

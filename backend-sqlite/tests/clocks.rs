@@ -241,6 +241,7 @@ async fn an_impossible_wall_clock_leaves_the_order_to_the_counter() {
                     .bind("")
                     .bind(last)
                     .bind(2_000_000_i64)
+                    .bind(0_i64)
                     .fetch_one(&mut raw)
                     .await
                     .unwrap_or_else(|e| panic!("{text}, round {round}: {e}"));
@@ -255,6 +256,7 @@ async fn an_impossible_wall_clock_leaves_the_order_to_the_counter() {
                 .bind(batch)
                 .bind(1_500_000_i64)
                 .bind("a clock")
+                .bind(1_500_000_i64)
                 .fetch_all(&mut raw)
                 .await
                 .unwrap_or_else(|e| panic!("{text}: {e}"));

@@ -112,11 +112,17 @@ async fn a_replaced_file_is_noticed() {
     assert_eq!(seen.holder.expect("held").token, theirs.token);
 }
 
+/// The log and the shared memory, once seen, are taken to be there for a millisecond: a burst of calls looks once.
+async fn outlast_looks() {
+    tokio::time::sleep(Duration::from_millis(2)).await;
+}
+
 #[tokio::test]
 async fn a_removed_log_is_noticed() {
     let fixture = Fixture::new().await;
     let held = grant(&fixture.backend, "n", TTL).await;
     fs::remove_file(fixture.dir.path().join("leases.db-wal")).expect("removed");
+    outlast_looks().await;
     assert!(matches!(renew(&fixture.backend, &held).await, RenewAnswer::Lost(LostCause::StoreForgot { .. })));
 }
 
@@ -127,6 +133,7 @@ async fn a_removed_shared_memory_is_noticed() {
     let fixture = Fixture::new().await;
     let (held, other) = (grant(&fixture.backend, "n", TTL).await, grant(&fixture.backend, "o", TTL).await);
     fs::remove_file(fixture.dir.path().join("leases.db-shm")).expect("removed");
+    outlast_looks().await;
     let RenewAnswer::Lost(LostCause::StoreForgot { detail }) = renew(&fixture.backend, &held).await else {
         panic!("not told")
     };
@@ -152,6 +159,7 @@ async fn a_removed_shared_memory_that_is_still_open_here_grants_nothing() {
         if replaced {
             fs::write(&shm, "").expect("made");
         }
+        outlast_looks().await;
         // The second backend has not noticed yet, and keeps the old one open.
         for error in [
             first.acquire(&request("free", TTL)).await.expect_err("not excluded"),
@@ -174,6 +182,7 @@ async fn a_removed_shared_memory_that_is_still_open_here_grants_nothing() {
     second.close().await;
     fs::remove_file(&shm).expect("removed");
     fs::write(&shm, "").expect("made");
+    outlast_looks().await;
     let error = first.acquire(&request("free", TTL)).await.expect_err("not excluded");
     assert!(error.message().contains("-shm"), "{error}");
     drop(own);

@@ -67,7 +67,7 @@ fn measure(options: &Options) -> Result<Report, Failure> {
     }
     if wants("sqlite") {
         eprintln!("sqlite ...");
-        let (rounds, pairs) = if options.quick { (5, 50) } else { (21, 200) };
+        let (rounds, pairs) = if options.quick { (21, 10) } else { (201, 20) };
         sqlite::measure(&mut report, rounds, pairs)?;
     }
     if wants("handover") {

@@ -91,6 +91,13 @@ impl BackendError {
         self
     }
 
+    /// The same error, after an earlier step of the same call may have changed the store.
+    #[must_use]
+    pub fn with_unknown_effect(mut self) -> Self {
+        self.0.effect = Effect::Unknown;
+        self
+    }
+
     /// The same error with its cause, kept for programs and never printed.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {

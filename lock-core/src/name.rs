@@ -137,6 +137,13 @@ impl FromStr for LeaseName {
     }
 }
 
+/// Shares the text.
+impl From<&LeaseName> for Arc<str> {
+    fn from(name: &LeaseName) -> Self {
+        Arc::clone(&name.0)
+    }
+}
+
 impl AsRef<str> for LeaseName {
     fn as_ref(&self) -> &str {
         &self.0

@@ -2,23 +2,26 @@
 --
 -- ?1 name  ?2 owner  ?3 now, µs of the boot clock  ?4 store ttl, µs  ?5 clock id  ?6 holder info
 -- ?7 token floor of the request, or 0  ?8 end of the grant, µs of the boot clock
--- Returns: the token. A token beyond the epoch's last is NULL, and NOT NULL refuses it (code 1299).
+-- ?9 wall clock in ms, for people
+-- Returns: the token. NOT NULL refuses a token that is NULL (code 1299): beyond the epoch's last, or without a
+-- floor of all names that can be read. A look at the name tells the two apart.
 --
--- In the update, `excluded.token` is the next token as the floors and the wall clock have it, and
--- `excluded.acquired_ms` is the wall clock, read once for the statement; 4503599627370495 is 2^52 - 1. A wall
--- clock before 1970, or beyond 2^52 µs (2112), counts as 1970: the counter orders.
+-- In the update, `excluded.token` is the next token as the floors and the wall clock have it, which is read here,
+-- in the statement; 4503599627370495 is 2^52 - 1. A wall clock before 1970, or beyond 2^52 µs (2112), counts as
+-- 1970: the counter orders.
+--
+-- VALUES and no SELECT: for RETURNING, SQLite would copy the rows of a SELECT through a temporary table.
 INSERT INTO leasehold_leases AS l
        (name, format, owner, token, seq, expires_us, ttl_us, clock_id, acquired_ms, info)
-SELECT ?1, 1, ?2,
-       CASE WHEN floor & 4503599627370495 = 4503599627370495 THEN NULL
-            ELSE ((floor >> 52) << 52) | max((floor & 4503599627370495) + 1, wall_ms * 1000) END,
-       1, ?8, ?4, ?5, wall_ms, ?6
-  FROM (SELECT CASE WHEN wall_ms BETWEEN 0 AND 4503599627370 THEN wall_ms ELSE 0 END AS wall_ms,
-               CASE WHEN typeof(value) = 'integer' AND value >= 0 THEN max(?7, value) END AS floor
-          FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) AS wall_ms,
-                       (SELECT value FROM leasehold_meta WHERE key = 'floor') AS value))
- -- Without a floor that can be read nothing is granted.
- WHERE floor IS NOT NULL
+VALUES (?1, 1, ?2,
+       (SELECT CASE WHEN typeof(value) = 'integer' AND value >= 0
+                     AND max(?7, value) & 4503599627370495 <> 4503599627370495
+                    THEN ((max(?7, value) >> 52) << 52)
+                       | max((max(?7, value) & 4503599627370495) + 1,
+                             CASE WHEN unixepoch('subsec') BETWEEN 0 AND 4503599627.3704
+                                  THEN CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 ELSE 0 END) END
+          FROM leasehold_meta WHERE key = 'floor'),
+       1, ?8, ?4, ?5, ?9, ?6)
 ON CONFLICT (name) DO UPDATE
    SET owner       = excluded.owner,
        token       = CASE
@@ -27,7 +30,12 @@ ON CONFLICT (name) DO UPDATE
                THEN l.token
            WHEN l.token & 4503599627370495 = 4503599627370495 AND excluded.token >> 52 <= l.token >> 52
                THEN NULL
-           ELSE max(l.token + 1, excluded.token, ((l.token >> 52) << 52) | (excluded.acquired_ms * 1000)) END,
+           WHEN excluded.token >> 52 >= l.token >> 52 THEN max(l.token + 1, excluded.token)
+           -- The name is in a later epoch than the floors.
+           ELSE max(l.token + 1, ((l.token >> 52) << 52)
+                                 | CASE WHEN unixepoch('subsec') BETWEEN 0 AND 4503599627.3704
+                                        THEN CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+                                        ELSE 0 END) END,
        seq         = l.seq + 1,
        expires_us  = excluded.expires_us,
        ttl_us      = excluded.ttl_us,

@@ -2,10 +2,10 @@
 -- changed hands is not touched.
 --
 -- ?1 the batch: a JSON array of [name, owner, store ttl in µs, token floor or 0]
--- ?2 now, µs of the boot clock  ?3 clock id
+-- ?2 now, µs of the boot clock  ?3 clock id  ?4 now again, rounded up: no grant ends early
 -- Returns: name and owner of what was renewed. A token beyond the epoch's last is NULL (code 1299).
 UPDATE leasehold_leases AS l
-   SET expires_us = ?2 + r.ttl_us,
+   SET expires_us = ?4 + r.ttl_us,
        ttl_us     = r.ttl_us,
        clock_id   = ?3,
        seq        = l.seq + 1,
