@@ -81,7 +81,7 @@ impl Question {
             }
             Command::Init => Question::Init,
             Command::Epoch(EpochCommand::Raise) => Question::RaiseEpoch,
-            Command::Run(_) | Command::Explain { .. } => {
+            Command::Run(_) | Command::Conformance(_) | Command::Explain { .. } => {
                 return Err(Failure::new(Exit::Internal, "this command asks no store"));
             }
         })
@@ -287,7 +287,7 @@ async fn init(client: &LeaseClient) -> Result<Ending, Failure> {
 }
 
 /// Writes to stdout. A reader that left is no failure.
-fn print(text: &str) -> Result<Ending, Failure> {
+pub(crate) fn print(text: &str) -> Result<Ending, Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -51,6 +51,8 @@ pub(crate) enum Command {
     /// Look after the epoch of the fencing tokens
     #[command(subcommand)]
     Epoch(EpochCommand),
+    /// Judge a store: run the suite of cases against it, under names of its own, and clean up
+    Conformance(ConformanceArgs),
     /// Explain an exit code, by number or name
     Explain {
         /// A number, or a name such as `lost`
@@ -89,7 +91,7 @@ pub(crate) struct RunArgs {
     pub(crate) wait: Option<Duration>,
 
     /// Exit code when the lease is taken, or the wait is over
-    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::TABLE[4].code)]
+    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::TABLE[5].code)]
     pub(crate) conflict_exit_code: u8,
 
     /// Run STRING through $SHELL -c (default /bin/sh)
@@ -199,6 +201,20 @@ pub(crate) struct ForceReleaseArgs {
     /// How long the name stays taken all the same
     #[arg(long, value_name = "DURATION", value_parser = parse, default_value = "0", allow_hyphen_values = true)]
     pub(crate) keep_for: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = exit::help_section())]
+pub(crate) struct ConformanceArgs {
+    /// Only cases whose names contain this, such as `mutex/`
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) filter: String,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How many cases run at a time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) threads: u8,
 }
 
 #[derive(Debug, Args)]
@@ -319,7 +335,7 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Cli::command().debug_assert();
-        assert_eq!(exit::TABLE[4].exit, exit::Exit::Busy);
+        assert_eq!(exit::TABLE[5].exit, exit::Exit::Busy);
     }
 
     #[test]

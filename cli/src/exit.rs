@@ -7,6 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Ok,
+    Failed,
     Usage,
     Unavailable,
     Internal,
@@ -30,13 +31,20 @@ pub(crate) struct Row {
 }
 
 /// The table, by code.
-pub(crate) const TABLE: [Row; 10] = [
+pub(crate) const TABLE: [Row; 11] = [
     Row {
         exit: Exit::Ok,
         code: 0,
         name: "ok",
         meaning: "The command ran and succeeded, or the question was answered with yes.",
         advice: "Nothing to do.",
+    },
+    Row {
+        exit: Exit::Failed,
+        code: 1,
+        name: "failed",
+        meaning: "From `conformance`: at least one case failed. From `run` a 1 is the command's own.",
+        advice: "Read what the failed cases say: the store breaks a promise, or is too slow to keep it.",
     },
     Row {
         exit: Exit::Usage,
@@ -106,7 +114,7 @@ pub(crate) const TABLE: [Row; 10] = [
 impl Exit {
     pub(crate) fn row(self) -> &'static Row {
         // Every variant has its row (tested).
-        TABLE.iter().find(|row| row.exit == self).unwrap_or(&TABLE[3])
+        TABLE.iter().find(|row| row.exit == self).unwrap_or(&TABLE[4])
     }
 
     pub(crate) fn code(self) -> u8 {
@@ -253,7 +261,19 @@ mod tests {
     #[test]
     fn every_ending_has_its_own_row_and_code() {
         use Exit::*;
-        let all = [Ok, Usage, Unavailable, Internal, Busy, Lost, Permission, Config, CannotExecute, NotFound];
+        let all = [
+            Ok,
+            Failed,
+            Usage,
+            Unavailable,
+            Internal,
+            Busy,
+            Lost,
+            Permission,
+            Config,
+            CannotExecute,
+            NotFound,
+        ];
         assert_eq!(all.len(), TABLE.len());
         for exit in all {
             assert_eq!(TABLE.iter().filter(|row| row.exit == exit).count(), 1, "{exit:?}");

@@ -7,11 +7,13 @@
 //! | [`exit`] | the one table of exit codes |
 //! | [`run`] | `leasehold run`: wrapper, guardian, process tree |
 //! | [`admin`] | list, inspect, force-release, check, fence, init, epoch |
+//! | [`conformance`] | the suite against somebody's own server |
 //! | [`show`] | leases for people and for machines |
 
 mod admin;
 mod args;
 mod config;
+mod conformance;
 mod connect;
 mod duration;
 mod exit;
@@ -46,6 +48,7 @@ fn dispatch(cli: Cli) -> Ending {
     let store = cli.store.as_deref();
     match cli.command {
         Command::Run(args) => run::run(store, cli.op_timeout, *args),
+        Command::Conformance(args) => conformance::run(store, cli.op_timeout, &args),
         Command::Explain { code } => match exit::explain(&code) {
             Some(text) => admin::print_line(&text),
             None => {

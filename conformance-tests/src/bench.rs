@@ -9,9 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{BootTime, Clock, LeaseClient, LeaseName, ManualClock, Profile, SystemClock, Watchdog};
+use leasehold_core::{
+    BootTime, Clock, LeaseClient, LeaseName, ManualClock, OwnerId, Profile, SystemClock, Watchdog,
+};
 
+use crate::checker::{Bounds, Property, judge};
 use crate::faulty::yield_times;
+use crate::history::{Action, Recorder};
 use crate::{Failed, Fault, Faulty, Harness, Node};
 
 /// The ttl of leases that are to run out in a case, in virtual time: no whole number of seconds, so
@@ -31,20 +35,36 @@ pub struct Bench(Arc<Inner>);
 struct Inner {
     harness: Box<dyn Harness>,
     case: &'static str,
-    run: u64,
+    prefix: String,
     names: AtomicU32,
     clock: Option<ManualClock>,
     nodes: Mutex<Vec<Node>>,
     patience: Duration,
+    recorder: Recorder,
+    excused: Mutex<Vec<Property>>,
 }
 
 impl Bench {
-    pub(crate) fn new(harness: Box<dyn Harness>, case: &'static str, patience: Duration) -> Self {
+    /// The tools of `case`, whose names begin with `prefix`. They are fresh for every value, since a
+    /// case may be run again.
+    pub(crate) fn new(
+        harness: Box<dyn Harness>,
+        case: &'static str,
+        prefix: &str,
+        patience: Duration,
+    ) -> Self {
         let clock = harness.on_context_clock().then(ManualClock::new);
-        // Fresh names, also on a store that outlives the run.
-        let run = SystemClock.unix_micros();
-        let (names, nodes) = (AtomicU32::new(0), Mutex::default());
-        Bench(Arc::new(Inner { harness, case, run, names, clock, nodes, patience }))
+        Bench(Arc::new(Inner {
+            harness,
+            case,
+            prefix: format!("{prefix}/{case}/{}", &OwnerId::random().to_hex()[..6]),
+            names: AtomicU32::new(0),
+            clock,
+            nodes: Mutex::default(),
+            patience,
+            recorder: Recorder::new(),
+            excused: Mutex::default(),
+        }))
     }
 
     /// Another process.
@@ -67,11 +87,11 @@ impl Bench {
         let context = watchdog.context();
         let inner = self.0.harness.connect(context.clone()).await?;
         let profile = change(inner.profile().clone());
-        let store = Faulty::new(inner, context).with_profile(profile);
+        let store = Faulty::new(inner, context).with_profile(profile).recording(self.0.recorder.clone());
         let client =
             LeaseClient::with_operation_timeout(Arc::new(store.clone()), &watchdog, Self::OPERATION_TIMEOUT);
         let ttl = if self.0.clock.is_some() { TTL_VIRTUAL } else { TTL_REAL };
-        let node = Node { watchdog, store, client, ttl };
+        let node = Node { watchdog, store, client, ttl, busy_for: self.busy_for() };
         self.nodes().push(node.clone());
         Ok(node)
     }
@@ -87,6 +107,10 @@ impl Bench {
     /// Time limit of one store operation in every client here.
     pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 
+    /// How long a waiter may sleep beside a name that the store says is free: a wake-up, and what a
+    /// holder that just stopped gave away of its countdown.
+    pub(crate) const WOKEN_WITHIN: Duration = Duration::from_secs(2);
+
     /// A name that nobody has used.
     pub fn name(&self) -> LeaseName {
         self.named("")
@@ -95,7 +119,7 @@ impl Bench {
     /// A fresh name that ends with `tail`.
     pub fn named(&self, tail: &str) -> LeaseName {
         let n = self.0.names.fetch_add(1, Ordering::Relaxed);
-        let text = format!("conformance/{}/{:x}/{n}{tail}", self.0.case, self.0.run);
+        let text = format!("{}-{n}{tail}", self.0.prefix);
         LeaseName::new(text).expect("the suite's names are legal")
     }
 
@@ -104,15 +128,74 @@ impl Bench {
     /// # Errors
     /// The injector's.
     pub async fn inject(&self, fault: Fault, name: &LeaseName) -> Result<(), Failed> {
-        match self.0.harness.fault() {
-            Some(injector) => injector.inject(fault, name).await.map_err(Failed::new),
-            None => Err(Failed::new("the harness has no fault hooks")),
+        let Some(injector) = self.0.harness.fault() else {
+            return Err(Failed::new("the harness has no fault hooks"));
+        };
+        let context = self.nodes().first().map(Node::context);
+        let ends = matches!(fault, Fault::LoseRecord | Fault::CorruptRecord);
+        // Whoever holds the name is as good as revoked.
+        let revoke =
+            context.filter(|_| ends).map(|c| self.0.recorder.begin(&c, Action::Revoke, name, "", None));
+        injector.inject(fault, name).await.map_err(Failed::new)?;
+        if let Some(revoke) = revoke {
+            revoke.ok(|end| end.released = Some(true));
         }
+        Ok(())
+    }
+
+    /// From now on the history of this case is not judged by this property: the case breaks what it
+    /// rests on.
+    pub fn excuse(&self, property: Property) {
+        self.0.excused.lock().unwrap_or_else(PoisonError::into_inner).push(property);
+    }
+
+    /// Judges what the store was asked and answered, beside what the case says: a failure shows it.
+    pub(crate) fn judged(&self, result: Result<(), Failed>) -> Result<(), Failed> {
+        let Some(history) = self.0.recorder.history().map_err(|e| Failed::new(e.to_string()))? else {
+            // With holes it proves nothing.
+            return result;
+        };
+        result.map_err(|failed| failed.with_history(&history))?;
+        let bounds = Bounds {
+            woken_within: self.patient(Self::WOKEN_WITHIN),
+            cleaned_up_within: self.patient(Self::OPERATION_TIMEOUT * 2),
+            ..Bounds::default()
+        };
+        let excused = self.0.excused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let verdict = judge(&history, bounds);
+        match verdict.violations.iter().find(|found| !excused.contains(&found.property)) {
+            None => Ok(()),
+            Some(found) => {
+                let message = format!("the history of this case breaks {found}");
+                Err(Failed::new(message).with_history(&history.about(&found.name)))
+            }
+        }
+    }
+
+    /// What the store was asked in this case.
+    pub(crate) fn recorder(&self) -> Recorder {
+        self.0.recorder.clone()
+    }
+
+    /// How long a store that others use may answer that it is busy before a case takes it for an
+    /// answer.
+    fn busy_for(&self) -> Duration {
+        if self.is_shared() { self.0.patience } else { Duration::ZERO }
+    }
+
+    /// A bound from above, as this run is patient. In virtual time it is exact.
+    pub(crate) fn patient(&self, bound: Duration) -> Duration {
+        if self.0.clock.is_some() { bound } else { bound + self.0.patience }
     }
 
     /// The harness's name.
     pub fn harness(&self) -> &'static str {
         self.0.harness.name()
+    }
+
+    /// Whether others use the store too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.0.harness.is_shared()
     }
 
     /// The manual clock, where time is virtual.
@@ -238,8 +321,9 @@ impl Bench {
         }
     }
 
-    fn step(&self) -> Duration {
-        TTL_VIRTUAL / STEPS_PER_TTL
+    /// What virtual time moves by; nothing where it is real.
+    pub(crate) fn step(&self) -> Duration {
+        if self.0.clock.is_some() { TTL_VIRTUAL / STEPS_PER_TTL } else { Duration::ZERO }
     }
 
     fn nodes(&self) -> std::sync::MutexGuard<'_, Vec<Node>> {

@@ -7,7 +7,11 @@ use std::pin::Pin;
 
 use leasehold_core::{Declared, LeaseBackend, Profile, TokenSource, TtlChange};
 
+use crate::history::{History, excerpt};
 use crate::{Bench, Fault, Harness};
+
+/// How much of a history a failure shows: what led to it, and no wall of text.
+const LINES_SHOWN: usize = 20;
 
 /// The future of a case. It runs on a thread of its own and need not be `Send`.
 pub type CaseFuture = Pin<Box<dyn Future<Output = Result<(), Failed>>>>;
@@ -40,6 +44,8 @@ pub enum Need {
     TtlChange,
     /// Time is virtual: a clock can be stepped.
     ContextClock,
+    /// Nobody else uses the store: what holds for all its names can be changed.
+    OwnStore,
     /// A fault hook.
     Fault(Fault),
 }
@@ -65,6 +71,10 @@ impl Need {
             Need::ContextClock => {
                 declared(harness.on_context_clock(), "the store has a clock of its own, which is not stepped")
             }
+            Need::OwnStore => declared(
+                !harness.is_shared(),
+                "others use the store, and this would change what holds for all its names",
+            ),
             Need::Fault(fault) => match harness.fault() {
                 None => Err(format!("the harness has no hook for {fault:?}")),
                 Some(injector) => injector.offers(fault).map_err(|why| format!("no {fault:?}: {why}")),
@@ -77,19 +87,29 @@ impl Need {
 pub struct Failed {
     message: String,
     at: &'static Location<'static>,
+    /// What the store was asked and answered before, as far as it was recorded.
+    history: Option<String>,
 }
 
 impl Failed {
     /// A failure at the caller's place.
     #[track_caller]
     pub fn new(message: impl Into<String>) -> Self {
-        Failed { message: message.into(), at: Location::caller() }
+        Failed { message: message.into(), at: Location::caller(), history: None }
+    }
+
+    /// The same, with the end of a history for a person to look at.
+    #[must_use]
+    pub(crate) fn with_history(mut self, history: &History) -> Self {
+        self.history.get_or_insert_with(|| excerpt(history, LINES_SHOWN));
+        self
     }
 }
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}:{})", self.message, self.at.file(), self.at.line())
+        write!(f, "{} ({}:{})", self.message, self.at.file(), self.at.line())?;
+        self.history.as_ref().map_or(Ok(()), |history| write!(f, "\n{history}"))
     }
 }
 

@@ -3,6 +3,9 @@
 //! A request goes out, is applied, and its reply comes back; each of the two ways can be cut or held
 //! up. A held request that is let through later is the delayed packet that arrives after its sender
 //! gave up; a lost reply is the outcome that nobody knows.
+//!
+//! What the store was asked and what it answered is recorded behind the faults, where the store is:
+//! see [`crate::history`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -14,6 +17,9 @@ use leasehold_core::{
     Waiter, async_trait,
 };
 use tokio::sync::watch;
+
+use crate::history::Recorder;
+use crate::recorded::Recorded;
 
 /// What is asked of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +86,7 @@ struct Shared {
 /// Any backend, with its requests counted and its faults on order. Clones share everything.
 #[derive(Clone)]
 pub struct Faulty {
-    inner: Arc<dyn LeaseBackend>,
+    inner: Recorded,
     profile: Profile,
     context: BackendContext,
     shared: Arc<Shared>,
@@ -91,7 +97,15 @@ impl Faulty {
     pub fn new(inner: Arc<dyn LeaseBackend>, context: BackendContext) -> Self {
         let shared = Shared { control: Mutex::default(), opened: watch::Sender::new(0) };
         let profile = inner.profile().clone();
+        let inner = Recorded::new(inner, context.clone(), Recorder::new());
         Faulty { inner, profile, context, shared: Arc::new(shared) }
+    }
+
+    /// The same, recording what the store is asked and answers together with others.
+    #[must_use]
+    pub fn recording(mut self, recorder: Recorder) -> Self {
+        self.inner = self.inner.with_recorder(recorder);
+        self
     }
 
     /// The same, declaring another profile.

@@ -27,6 +27,12 @@ pub trait Harness: Send + Sync + 'static {
         false
     }
 
+    /// Whether others use the store too. Then cases keep to names of their own, and those that change
+    /// what holds for all names are ignored.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// How to break the store; without it the cases that need a fault are ignored.
     fn fault(&self) -> Option<&dyn FaultInjector> {
         None

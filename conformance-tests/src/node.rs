@@ -1,15 +1,18 @@
 //! A process as the store sees it, and what a case asks of the store through it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    AcquireRequest, Attempt, BackendContext, Claim, Contention, FencedStore, Grant, Inspection, Lease,
-    LeaseAdmin, LeaseBackend, LeaseClient, LeaseName, OwnerId, Profile, ReleaseRequest, Released,
-    RenewAnswer, Renewal, Settings, Token, TryAcquire, Watchdog, WatchdogStats,
+    AcquireRequest, Attempt, BackendContext, BackendError, Claim, Contention, Effect, FencedStore, Grant,
+    Inspection, Lease, LeaseAdmin, LeaseBackend, LeaseClient, LeaseName, OwnerId, Profile, ReleaseRequest,
+    Released, RenewAnswer, Renewal, Settings, Token, TryAcquire, Watchdog, WatchdogStats,
 };
 
 use crate::case::{check, take};
 use crate::{Failed, Faulty};
+
+/// A busy store is asked again so much later.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A process as the store sees it: a watchdog, a connection, and a client over it. Clones share
 /// everything.
@@ -22,6 +25,8 @@ pub struct Node {
     /// A client over `store`.
     pub client: LeaseClient,
     pub(crate) ttl: Duration,
+    /// How long the store may be busy with what others ask of it.
+    pub(crate) busy_for: Duration,
 }
 
 impl Node {
@@ -62,8 +67,15 @@ impl Node {
     /// The backend's.
     pub async fn attempt(&self, request: &AcquireRequest) -> Result<Attempt, Failed> {
         let mut request = request.clone();
-        request.sent_at = self.context().now();
-        Ok(self.store.acquire(&request).await?)
+        let started = Instant::now();
+        loop {
+            request.sent_at = self.context().now();
+            let answer = self.store.acquire(&request).await;
+            if !self.is_busy(&answer, started) {
+                return Ok(answer?);
+            }
+            tokio::time::sleep(BUSY_PAUSE).await;
+        }
     }
 
     /// An attempt that must be granted.
@@ -122,9 +134,22 @@ impl Node {
     /// # Errors
     /// The backend's.
     pub async fn release_keeping(&self, claim: &Claim, keep_for: Duration) -> Result<Released, Failed> {
-        let mut request = ReleaseRequest::new(claim.clone(), self.context().now());
-        request.keep_for = keep_for;
-        Ok(self.store.release(&request).await?)
+        let started = Instant::now();
+        loop {
+            let mut request = ReleaseRequest::new(claim.clone(), self.context().now());
+            request.keep_for = keep_for;
+            let answer = self.store.release(&request).await;
+            if !self.is_busy(&answer, started) {
+                return Ok(answer?);
+            }
+            tokio::time::sleep(BUSY_PAUSE).await;
+        }
+    }
+
+    /// Whether the store is to be asked again: it says that it is busy, where others use it too.
+    fn is_busy<T>(&self, answer: &Result<T, BackendError>, started: Instant) -> bool {
+        let untouched = |error: &BackendError| error.is_retryable() && error.effect() == Effect::None;
+        started.elapsed() < self.busy_for && answer.as_ref().is_err_and(untouched)
     }
 
     /// One renewal alone in its batch.
@@ -143,7 +168,14 @@ impl Node {
     /// # Errors
     /// The backend's.
     pub async fn store_inspect(&self, name: &LeaseName) -> Result<Inspection, Failed> {
-        Ok(self.store.inspect(name).await?)
+        let started = Instant::now();
+        loop {
+            let answer = self.store.inspect(name).await;
+            if !self.is_busy(&answer, started) {
+                return Ok(answer?);
+            }
+            tokio::time::sleep(BUSY_PAUSE).await;
+        }
     }
 
     /// The admin facet, if there is one.

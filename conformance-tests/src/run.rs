@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold_core::OwnerId;
 use libtest_mimic::{Arguments, Completion, FormatSetting, Trial};
 
 use crate::limited::{Stop, limited};
@@ -20,9 +21,9 @@ use crate::{Bench, CASES, Case, Failed, Harness, report, starved};
 /// In real time cases sleep most of the time: more of them than there are processors may.
 const REAL_TIME_THREADS: usize = 8;
 /// Making a harness and connecting for the first time may start a server: so long, and no longer.
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// When so many cases in a row hang, so will the others.
-const HUNG_IN_A_ROW_MAX: u32 = 5;
+pub(crate) const HUNG_IN_A_ROW_MAX: u32 = 5;
 
 /// Makes the harness of one case.
 pub type Factory = Arc<dyn Fn() -> Box<dyn Harness> + Send + Sync>;
@@ -47,21 +48,38 @@ impl Default for Limits {
 /// # Errors
 /// What the case says, what it panicked with, or that it took too long.
 pub fn run_case(case: &'static Case, factory: &Factory, limits: Limits) -> Result<(), String> {
-    run_limited(case, factory, limits).map_err(|stop| stop.why)
+    run_limited(case, factory, limits, &fresh_prefix(), |_| {}).map_err(|stop| stop.why)
 }
 
-fn run_limited(case: &'static Case, factory: &Factory, limits: Limits) -> Result<(), Stop> {
-    let factory = Arc::clone(factory);
+/// The beginning of all names of a run: never used before, also on a store that outlives it.
+pub(crate) fn fresh_prefix() -> String {
+    format!("conformance-{}", &OwnerId::random().to_hex()[..12])
+}
+
+/// Runs a case; `meet` gets its bench before it begins.
+pub(crate) fn run_limited(
+    case: &'static Case,
+    factory: &Factory,
+    limits: Limits,
+    prefix: &str,
+    meet: impl FnOnce(&Bench) + Send + 'static,
+) -> Result<(), Stop> {
+    let (factory, prefix) = (Arc::clone(factory), prefix.to_owned());
     let started = Instant::now();
-    limited(case.name, limits.case, move || on_this_thread(case, &factory, limits))?
-        .map_err(|failed| Stop::failed(format!("{failed} after {:?}", started.elapsed())))
+    let body = move || {
+        let bench = Bench::new(factory(), case.name, &prefix, limits.patience);
+        meet(&bench);
+        on_this_thread(case, bench)
+    };
+    limited(case.name, limits.case, body)?
+        .map_err(|failed| Stop::failed(format!("after {:?}: {failed}", started.elapsed())))
 }
 
-fn on_this_thread(case: &'static Case, factory: &Factory, limits: Limits) -> Result<(), Failed> {
+fn on_this_thread(case: &'static Case, bench: Bench) -> Result<(), Failed> {
     // One thread: in virtual time "nothing is ready" can then be known.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let bench = Bench::new(factory(), case.name, limits.patience);
     let result = runtime.block_on((case.run)(bench.clone()));
+    let result = bench.judged(result);
     bench.audit();
     // Tasks that a failed case left behind hang in calls that are held on purpose.
     runtime.shutdown_background();
@@ -133,6 +151,7 @@ struct Run {
     presence: Presence,
     listed: BTreeSet<&'static str>,
     limits: Limits,
+    prefix: String,
     /// How many cases in a row were stopped by force; never less again once it is too many.
     hung: AtomicU32,
 }
@@ -140,7 +159,7 @@ struct Run {
 impl Run {
     fn new(factory: Factory, presence: Presence, limits: Limits) -> Self {
         let listed = listed(presence.harness.ignored());
-        Run { factory, presence, listed, limits, hung: AtomicU32::new(0) }
+        Run { factory, presence, listed, limits, prefix: fresh_prefix(), hung: AtomicU32::new(0) }
     }
 
     /// What one trial says.
@@ -166,7 +185,7 @@ impl Run {
                  see the first of them"
             ));
         }
-        let run = || run_limited(case, &self.factory, self.limits);
+        let run = || run_limited(case, &self.factory, self.limits, &self.prefix, |_| {});
         let result = match self.presence.harness.on_context_clock() {
             true => run(),
             false => starved::retried(case.name, run),

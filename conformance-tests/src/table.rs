@@ -1,9 +1,10 @@
 //! The table of cases. Every backend runs all of them: a skip has a reason that is checked in.
 
-use crate::Need::{Admin, ContextClock, Fault as Hook, Fenced, KeepFor, TtlChange, ValueTokens};
+use crate::Need::{Admin, ContextClock, Fault as Hook, Fenced, KeepFor, OwnStore, TtlChange, ValueTokens};
 use crate::case::cases;
 use crate::cases::{
-    admin, bounds, cancel, clock, config, expiry, fault, fence, mutex, name, release, renew, wait,
+    admin, bounds, cancel, clock, config, expiry, fault, fence, history, model, mutex, name, release, renew,
+    wait,
 };
 use crate::{Case, Fault};
 
@@ -171,7 +172,7 @@ pub const CASES: &[Case] = cases! {
         => fault::late_reply_resurrects_nothing;
     "fault/lost_record_is_told_and_tokens_rise" needs [Hook(Fault::LoseRecord)] proven_by [RenewRecreates, TokenWithoutClock]
         => fault::lost_record_is_told_and_tokens_rise;
-    "fault/corrupt_record_is_a_typed_error" needs [Hook(Fault::CorruptRecord)] proven_by []
+    "fault/corrupt_record_is_a_typed_error" needs [Hook(Fault::CorruptRecord)] proven_by [CorruptIsGranted, CorruptIsFree]
         => fault::corrupt_record_is_a_typed_error;
     "fault/renewals_without_a_reply_are_unknown" needs [Hook(Fault::LoseNextReply)] proven_by [FailedBatchIsShort, FailedRenewalIsLost, LostReplyCalledNoEffect, FailedRenewalLoses]
         => fault::renewals_without_a_reply_are_unknown;
@@ -203,10 +204,10 @@ pub const CASES: &[Case] = cases! {
         => name::names_round_trip_through_a_list;
     "name/list_keeps_to_prefix_and_page" needs [Admin] proven_by [ListIgnoresPrefix]
         => name::list_keeps_to_prefix_and_page;
-    "name/illegal_names_are_refused" needs [] proven_by []
+    "name/illegal_names_are_refused" needs [] proven_by [IllegalNamesTaken]
         => name::illegal_names_are_refused;
 
-    "config/profile_is_constant_and_sane" needs [] proven_by []
+    "config/profile_is_constant_and_sane" needs [] proven_by [ProfileOfSecondDiffers, MarginEatsTtl]
         => config::profile_is_constant_and_sane;
     "config/shipped_store_declares_its_least" needs [] proven_by [ProfileDeclaresLess]
         => config::shipped_store_declares_its_least;
@@ -218,15 +219,15 @@ pub const CASES: &[Case] = cases! {
         => config::queue_is_kept_or_refused;
     "config/keep_for_is_kept_or_refused" needs [] proven_by [KeepForNotRefused]
         => config::keep_for_is_kept_or_refused;
-    "config/min_hold_is_refused_where_no_name_is_kept" needs [] proven_by []
+    "config/min_hold_is_refused_where_no_name_is_kept" needs [] proven_by [MinHoldNotRefused]
         => config::min_hold_is_refused_where_no_name_is_kept;
-    "config/ttl_change_is_refused_where_it_is_fixed" needs [] proven_by []
+    "config/ttl_change_is_refused_where_it_is_fixed" needs [] proven_by [FixedTtlIsChanged]
         => config::ttl_change_is_refused_where_it_is_fixed;
     "config/ttl_out_of_range_is_refused" needs [] proven_by [UndeclaredIsGranted]
         => config::ttl_out_of_range_is_refused;
     "config/ttl_at_the_bounds_is_granted" needs [] proven_by [InspectOverstatesRemaining]
         => config::ttl_at_the_bounds_is_granted;
-    "config/contradicting_settings_are_refused" needs [] proven_by []
+    "config/contradicting_settings_are_refused" needs [] proven_by [ContradictionsTaken]
         => config::contradicting_settings_are_refused;
     "config/closed_backend_says_so" needs [] proven_by [CloseForgotten]
         => config::closed_backend_says_so;
@@ -254,10 +255,18 @@ pub const CASES: &[Case] = cases! {
         => admin::forced_release_may_keep_the_name;
     "admin/raised_floor_binds_later_tokens" needs [Admin, ValueTokens] proven_by [RaisedFloorIgnored]
         => admin::raised_floor_binds_later_tokens;
-    "admin/raised_epoch_lifts_every_token" needs [Admin] proven_by [RaisedEpochIgnored]
+    "admin/floor_of_all_binds_every_name" needs [Admin, ValueTokens, OwnStore] proven_by [RaisedFloorIgnored]
+        => admin::floor_of_all_binds_every_name;
+    "admin/raised_epoch_lifts_every_token" needs [Admin, OwnStore] proven_by [RaisedEpochIgnored]
         => admin::raised_epoch_lifts_every_token;
-    "admin/prepare_and_probe_change_nothing" needs [Admin] proven_by []
+    "admin/prepare_and_probe_change_nothing" needs [Admin] proven_by [PrepareEmpties]
         => admin::prepare_and_probe_change_nothing;
+
+    "model/random_calls_agree_with_the_model" needs [] proven_by [GrantsTwice, StuckToken, ReacquireNewToken, RenewRevivesExpired, RenewIgnoresOwner, ReleaseIgnoresOwner, KeptNameIsFreedAgain, RepeatedFloorIgnored, ForceReleaseBlind, FenceAcceptsLower, PurgeForgetsMark, ExpiredTokenForgotten]
+        => model::random_calls_agree_with_the_model;
+
+    "history/contention_under_faults_breaks_no_property" needs [] proven_by [GrantsTwice, StuckToken, DeadlineFromReply, AbandonedNotCleaned, ReleaseIgnoresOwner, FenceAcceptsLower]
+        => history::contention_under_faults_breaks_no_property;
 };
 
 #[cfg(test)]
@@ -267,7 +276,7 @@ mod tests {
 
     const AREAS: &[&str] = &[
         "mutex", "fence", "expiry", "renew", "release", "wait", "cancel", "fault", "clock", "name", "config",
-        "bounds", "admin",
+        "bounds", "admin", "model", "history",
     ];
 
     #[test]

@@ -93,8 +93,21 @@ impl Registry {
         url: StoreUrl,
         watchdog: &Watchdog,
     ) -> Result<Arc<dyn LeaseBackend>, ConnectError> {
+        self.connect_in(url, watchdog.context()).await
+    }
+
+    /// As [`Registry::connect_url`], for a context that was handed out before: a combinator's, or the
+    /// conformance suite's.
+    ///
+    /// # Errors
+    /// As [`Registry::connect`].
+    pub async fn connect_in(
+        &self,
+        url: StoreUrl,
+        context: BackendContext,
+    ) -> Result<Arc<dyn LeaseBackend>, ConnectError> {
         match self.factories.get(url.scheme()) {
-            Some(factory) => factory(url, watchdog.context()).await,
+            Some(factory) => factory(url, context).await,
             None => Err(self.unknown(url.scheme())),
         }
     }

@@ -343,7 +343,7 @@ impl LeaseClient {
         let profile = self.profile();
         let (kind, message) = if settings.min_hold.is_zero() {
             return Ok(());
-        } else if profile.keep_for == Declared::No {
+        } else if profile.keep_for == Declared::No && !mutant!(MinHoldNotRefused) {
             let message = "this store cannot keep a name taken after its release (min_hold)".to_owned();
             (ErrorKind::Unsupported, message)
         } else if settings.min_hold > profile.ttl_max {

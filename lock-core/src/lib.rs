@@ -69,6 +69,7 @@ pub const fn no_mutant() -> bool {
 }
 
 mod backend;
+mod blocking;
 mod cell;
 mod client;
 mod clock;
@@ -87,6 +88,7 @@ pub mod mutant;
 mod name;
 mod owner;
 mod profile;
+mod record;
 mod request;
 mod rng;
 mod seen;
@@ -105,6 +107,7 @@ pub use backend::{
     FENCED_KEY_BYTES_MAX, FENCED_VALUE_BYTES_MAX, Facets, Fenced, FencedStore, FencedValue, ForceRelease,
     LeaseAdmin, LeaseBackend, Page, Stale, Waiter, refuse_fenced,
 };
+pub use blocking::Blocking;
 pub use client::{AcquireError, LeaseClient, TryAcquire, Wait};
 pub use clock::{Alarm, Clock, ManualClock, SuspendDetector, SystemClock};
 pub use context::BackendContext;
@@ -116,6 +119,7 @@ pub use memory::MemoryBackend;
 pub use name::{LeaseName, NameError};
 pub use owner::OwnerId;
 pub use profile::{Declared, Durability, Expiry, Order, Profile, TokenSource, TtlChange, WaitMode};
+pub use record::{NoRecord, Record, Write};
 pub use request::{
     AcquireRequest, Admission, Attempt, Claim, Contention, Grant, HolderView, Inspection, LostCause, Mode,
     OtherHolder, ReleaseRequest, Released, RenewAnswer, Renewal, Revoke,

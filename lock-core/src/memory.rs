@@ -54,6 +54,8 @@ struct State {
     grants_until_sweep: usize,
     /// Names whose next call is applied and not answered: a fault for tests.
     unanswered: HashSet<LeaseName>,
+    /// Names whose record cannot be read: a fault for tests.
+    corrupt: HashSet<LeaseName>,
 }
 
 struct Record {
@@ -87,6 +89,8 @@ impl MemoryBackend {
     /// An empty store.
     pub fn new(context: BackendContext) -> Self {
         let profile = if mutant!(ProfileDeclaresLess) { Profile::new("memory") } else { Self::PROFILE };
+        let margin = if mutant!(MarginEatsTtl) { profile.ttl_min } else { profile.margin };
+        let profile = profile.with_margin(margin);
         MemoryBackend { store: Arc::default(), context, profile, closed: Arc::default() }
     }
 
@@ -100,12 +104,19 @@ impl MemoryBackend {
     /// The same store for another watchdog: what a second process would see.
     #[must_use]
     pub fn shared_with(&self, context: BackendContext) -> Self {
-        MemoryBackend {
-            store: Arc::clone(&self.store),
-            context,
-            profile: self.profile.clone(),
-            closed: Arc::default(),
+        let mut profile = self.profile.clone();
+        if mutant!(ProfileOfSecondDiffers) && Arc::strong_count(&self.store) > 1 {
+            profile.batch_max += 1;
         }
+        MemoryBackend { store: Arc::clone(&self.store), context, profile, closed: Arc::default() }
+    }
+
+    /// From now on the record of a name cannot be read, as if another program had written it. For tests
+    /// of this and other crates.
+    #[doc(hidden)]
+    pub fn corrupt_record(&self, name: &LeaseName) {
+        let mut state = self.store.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        state.corrupt.insert(name.clone());
     }
 
     /// Loses the record of a name, as a store that was restored or tampered with would: neither the
@@ -193,6 +204,16 @@ impl State {
         let effect = if mutant!(LostReplyCalledNoEffect) { Effect::None } else { Effect::Unknown };
         let message = "the reply was lost on purpose: ask again, or release, with the same owner";
         Err(BackendError::new(ErrorKind::Unavailable, effect, "memory", op, message).with_name(name))
+    }
+
+    /// The error of a call on `name` whose record cannot be read, if that was ordered.
+    fn readable(&self, op: &'static str, name: &LeaseName) -> Result<(), BackendError> {
+        if self.corrupt.is_empty() || !self.corrupt.contains(name) {
+            return Ok(());
+        }
+        let message = "the record was spoilt on purpose: it is left alone";
+        // why: nothing was read that could have been changed.
+        Err(BackendError::new(ErrorKind::Corrupt, Effect::None, "memory", op, message).with_name(name))
     }
 
     fn sweep(&mut self, now: BootTime) {
@@ -365,6 +386,10 @@ impl LeaseBackend for MemoryBackend {
         let (now, clock_us) = (self.context.now(), self.context.clock().unix_micros());
         let clock_us = if mutant!(TokenWithoutClock) { 1 } else { clock_us };
         let mut state = self.state("acquire")?;
+        if mutant!(CorruptIsGranted) && state.corrupt.remove(&request.name) {
+            state.records.remove(&request.name);
+        }
+        state.readable("acquire", &request.name)?;
         let raced = mutant!(GrantsOnRace) && state.live(&request.name, now).is_none();
         if raced {
             drop(state);
@@ -437,7 +462,9 @@ impl LeaseBackend for MemoryBackend {
         };
         #[cfg(leasehold_mutants)]
         let renewals = &like_the_first(renewals)[..];
-        let answer = |renewal: &Renewal| match state.records.get_mut(&renewal.claim.name) {
+        let unreadable: Vec<_> =
+            renewals.iter().map(|r| state.readable("renew", &r.claim.name).err()).collect();
+        let mut answer = |renewal: &Renewal| match state.records.get_mut(&renewal.claim.name) {
             Some(record) if record.is_renewed_by(renewal, now) => {
                 if mutant!(RenewChangesToken)
                     || renewal.token_floor.is_some_and(|floor| floor >= record.token)
@@ -468,7 +495,11 @@ impl LeaseBackend for MemoryBackend {
             }
             _ => Ok(RenewAnswer::Lost(state.lost(&renewal.claim, now))),
         };
-        let mut answers: Vec<_> = renewals.iter().map(answer).collect();
+        let answers = renewals.iter().zip(unreadable).map(|(renewal, error)| match error {
+            Some(error) => Err(error),
+            None => answer(renewal),
+        });
+        let mut answers: Vec<_> = answers.collect();
         if mutant!(RenewReversesBatch) {
             answers.reverse();
         }
@@ -488,6 +519,7 @@ impl LeaseBackend for MemoryBackend {
         self.refuse_keep_for("release", request.keep_for, &request.claim.name)?;
         let mut state = self.state("release")?;
         let claim = &request.claim;
+        state.readable("release", &claim.name)?;
         match state.records.get(&claim.name) {
             Some(record)
                 if record.owner == Some(claim.owner)
@@ -512,6 +544,10 @@ impl LeaseBackend for MemoryBackend {
     async fn inspect(&self, name: &LeaseName) -> Result<Inspection, BackendError> {
         let now = self.context.now();
         let state = self.state("inspect")?;
+        match state.readable("inspect", name) {
+            Err(_) if mutant!(CorruptIsFree) => return Ok(Inspection::free(name.clone())),
+            readable => readable?,
+        }
         Ok(inspection(&state, name, now))
     }
 
@@ -675,6 +711,9 @@ impl LeaseAdmin for MemoryBackend {
     }
 
     async fn prepare(&self) -> Result<(), BackendError> {
+        if mutant!(PrepareEmpties) {
+            self.state("prepare")?.records.clear();
+        }
         Ok(())
     }
 

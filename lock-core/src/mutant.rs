@@ -151,6 +151,16 @@ mutants! {
     UndeclaredIsGranted,
     /// The profile declares less than this store is shipped with.
     ProfileDeclaresLess,
+    /// The second connection to a store declares other bounds than the first.
+    ProfileOfSecondDiffers,
+    /// The margin is as long as the shortest ttl.
+    MarginEatsTtl,
+    /// A record that cannot be read is granted to whoever asks.
+    CorruptIsGranted,
+    /// A record that cannot be read is shown as a free name.
+    CorruptIsFree,
+    /// Preparing the store again empties it.
+    PrepareEmpties,
     /// A closed backend goes on.
     CloseForgotten,
 
@@ -191,6 +201,14 @@ mutants! {
     BusinessDeadlineIgnored,
     /// A shortest hold is not kept.
     MinHoldIgnored,
+    /// A shortest hold is taken on although the store keeps no name taken.
+    MinHoldNotRefused,
+    /// A ttl is changed although the store cannot change it.
+    FixedTtlIsChanged,
+    /// Settings that contradict each other are taken.
+    ContradictionsTaken,
+    /// Anything that is text is taken for a name.
+    IllegalNamesTaken,
     /// A changed ttl does not reach the store.
     SetTtlIgnored,
     /// An attempt whose caller went away is dropped with it.
@@ -227,6 +245,10 @@ mutants! {
     SqliteReleaseIgnoresOwner,
     /// SQLite: a row dated by another clock is taken for expired.
     SqliteTakeoverOfForeignClock,
+    /// Redis: a release ends anybody's grant.
+    RedisReleaseIgnoresOwner,
+    /// Redis: a token is not made of the server's clock.
+    RedisTokenWithoutClock,
 }
 
 /// Nothing planted: beyond every index.

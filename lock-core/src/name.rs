@@ -1,6 +1,7 @@
 //! Lease names: what is legal, and how stores write them down.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -55,8 +56,7 @@ pub enum NameError {
 impl LeaseName {
     /// Longest legal name, in bytes. Encoded by [`LeaseName::percent_encoded`] it grows to three
     /// times that at most, which stays below the limit that stores have for a key. It may be longer
-    /// than the 255 bytes that Linux allows for one file name: a backend that makes files of names has
-    /// to split or hash them.
+    /// than the 255 bytes that Linux allows for one file name: [`LeaseName::file_path`] splits it.
     pub const BYTES_MAX: usize = 512;
 
     /// Checks `text` and makes a name of it.
@@ -65,6 +65,9 @@ impl LeaseName {
     /// [`NameError`] when the text is empty, too long, or holds a control character.
     pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
         let text = text.as_ref();
+        if crate::mutant!(IllegalNamesTaken) {
+            return Ok(LeaseName(Arc::from(text)));
+        }
         if text.is_empty() {
             return Err(NameError::Empty);
         }
@@ -100,6 +103,33 @@ impl LeaseName {
             }
         }
         out
+    }
+
+    /// A relative path that is this name's alone: the encoded name, in directories where it is too long
+    /// for one file name. No part of it is longer than 255 bytes with an extension of up to 54, none
+    /// is a directory for one name and a file for another, and none begins with a dot, so that a store
+    /// may keep files of its own (`.lock`) beside.
+    ///
+    /// ```
+    /// use leasehold_core::LeaseName;
+    /// let path = LeaseName::new("reports/nightly")?.file_path("lease");
+    /// assert_eq!(path.to_str(), Some("reports%2Fnightly.lease"));
+    /// # Ok::<(), leasehold_core::NameError>(())
+    /// ```
+    pub fn file_path(&self, extension: &str) -> PathBuf {
+        /// Room for an extension in the 255 bytes of a file name.
+        const PART_BYTES: usize = 200;
+        let encoded = self.percent_encoded();
+        let mut path = PathBuf::new();
+        let mut rest = &*encoded;
+        while rest.len() > PART_BYTES {
+            // Encoded names are ASCII.
+            let (part, more) = rest.split_at(PART_BYTES);
+            path.push(format!("{part}~"));
+            rest = more;
+        }
+        path.push(format!("{rest}.{extension}"));
+        path
     }
 
     /// Reverses [`LeaseName::percent_encoded`], strictly: only what that function writes is taken.
@@ -190,6 +220,21 @@ mod tests {
             let encoded = name.percent_encoded();
             prop_assert!(encoded.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_%".contains(&b)));
             prop_assert_eq!(LeaseName::from_percent_encoded(&encoded)?, name);
+        }
+
+        #[test]
+        fn paths_are_distinct_and_their_parts_fit(
+            one in "[a-c/.\u{e9}]{1,120}", other in "[a-c/.\u{e9}]{1,120}", times in 1usize..5,
+        ) {
+            let name = |text: &str| LeaseName::new(text.repeat(times).chars().take(250).collect::<String>());
+            let (a, b) = (name(&one)?, name(&other)?);
+            let (path_a, path_b) = (a.file_path("lease"), b.file_path("lease"));
+            prop_assert_eq!(a == b, path_a == path_b);
+            // No directory of one is the other's file.
+            prop_assert!(a == b || !path_a.starts_with(&path_b));
+            for part in path_a.iter().map(|part| part.as_encoded_bytes()) {
+                prop_assert!(part.len() <= 255 && !part.starts_with(b"."), "{:?}", path_a);
+            }
         }
 
         #[test]

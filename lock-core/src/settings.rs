@@ -186,6 +186,9 @@ impl Settings {
 
     /// Refuses what contradicts itself; the profile refuses what its store cannot do.
     pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        if crate::mutant!(ContradictionsTaken) {
+            return Ok(());
+        }
         let zero = |what, d: Option<Duration>| match d {
             Some(Duration::ZERO) => Err(SettingsError::Zero { what }),
             _ => Ok(()),

@@ -88,16 +88,15 @@ pub(crate) fn grants(log: &str) -> Vec<Grant> {
 pub(crate) fn history(grants: &[Grant], rounds: &[Round]) -> History {
     let events = grants.iter().flat_map(|grant| {
         let asked = round(rounds, grant.id).map_or(grant.begun, |round| round.spawned);
-        let event = |kind, at: Duration| Event {
-            op: grant.id as u64,
-            kind,
-            action: Action::Acquire,
-            name: grant.name.clone(),
-            owner: format!("round {}", grant.id),
-            at_ns: at.as_nanos() as u64,
-            token: (kind == Kind::Ok).then_some(grant.token),
-            until_ns: (kind == Kind::Ok).then_some(grant.last.as_nanos() as u64 + 1),
-            released: None,
+        let event = |kind, at: Duration| {
+            let owner = format!("round {}", grant.id);
+            let at_ns = at.as_nanos() as u64;
+            let mut event = Event::new(grant.id as u64, kind, Action::Acquire, &*grant.name, owner, at_ns);
+            if kind == Kind::Ok {
+                event.token = Some(grant.token);
+                event.until_ns = Some(grant.last.as_nanos() as u64 + 1);
+            }
+            event
         };
         [event(Kind::Invoke, asked), event(Kind::Ok, grant.begun)]
     });

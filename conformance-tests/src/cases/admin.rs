@@ -2,7 +2,7 @@
 
 use leasehold_core::{ForceRelease, LeaseState, LostCause, Released, RenewAnswer, Token};
 
-use super::{SOON, becomes_free, stays_taken};
+use super::{FLOOR_AHEAD, SOON, becomes_free, stays_taken};
 use crate::case::{check, take};
 use crate::{Bench, Failed};
 
@@ -77,24 +77,37 @@ pub(crate) async fn forced_release_may_keep_the_name(bench: Bench) -> Result<(),
     Ok(())
 }
 
-/// A raised floor binds later tokens, of one name and of all; a lower one changes nothing.
+/// A raised floor binds later tokens of its name; a lower one changes nothing.
 pub(crate) async fn raised_floor_binds_later_tokens(bench: Bench) -> Result<(), Failed> {
     let (a, b) = bench.pair().await?;
     let name = bench.name();
     let first = a.grant(&name, a.long_ttl()).await?;
     a.release(&first.claim()).await?;
-    let mut last = first.token;
-    for scope in [Some(&name), None] {
-        let floor = Token::new(last.get() + 1_000_000_000)?;
-        b.admin()?.raise_floor(scope, floor).await?;
-        b.admin()?.raise_floor(scope, first.token).await?;
-        let grant = a.grant(&name, a.long_ttl()).await?;
-        check!(grant.token > floor, "token {} at a floor of {floor} for {scope:?}", grant.token);
-        a.release(&grant.claim()).await?;
-        last = grant.token;
+    let floor = Token::new(first.token.get() + FLOOR_AHEAD)?;
+    b.admin()?.raise_floor(Some(&name), floor).await?;
+    b.admin()?.raise_floor(Some(&name), first.token).await?;
+    for node in [&a, &b] {
+        let grant = node.grant(&name, node.long_ttl()).await?;
+        check!(grant.token > floor, "token {} at a floor of {floor}", grant.token);
+        node.release(&grant.claim()).await?;
     }
-    let other = a.grant(&bench.name(), a.ttl()).await?;
-    check!(other.token.get() > last.get() - 1, "another name is below the floor of all: {}", other.token);
+    Ok(())
+}
+
+/// A floor raised for all names binds every later token, of names that were never used too.
+pub(crate) async fn floor_of_all_binds_every_name(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let name = bench.name();
+    let first = a.grant(&name, a.long_ttl()).await?;
+    a.release(&first.claim()).await?;
+    let floor = Token::new(first.token.get() + FLOOR_AHEAD)?;
+    b.admin()?.raise_floor(None, floor).await?;
+    b.admin()?.raise_floor(None, first.token).await?;
+    for name in [name, bench.name()] {
+        let grant = a.grant(&name, a.long_ttl()).await?;
+        check!(grant.token > floor, "token {} at a floor of {floor} for all", grant.token);
+        a.release(&grant.claim()).await?;
+    }
     Ok(())
 }
 

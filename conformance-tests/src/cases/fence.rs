@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Expiry, Fenced, LeaseBackend, Released, RenewAnswer, Renewal, Token};
 
-use super::becomes_free;
+use super::{FLOOR_AHEAD, becomes_free};
 use crate::case::{check, take};
 use crate::{Bench, Failed};
 
@@ -74,7 +74,7 @@ pub(crate) async fn grant_exceeds_its_floor(bench: Bench) -> Result<(), Failed> 
     let before = a.grant(&name, a.ttl()).await?;
     a.release(&before.claim()).await?;
     let mut request = a.request(&name, a.ttl());
-    let floor = Token::new(before.token.get() + 1_000_000_000_000)?;
+    let floor = Token::new(before.token.get() + FLOOR_AHEAD)?;
     request.token_floor = Some(floor);
     let grant = a.granted(&request).await?;
     check!(grant.token > floor, "token {} at a floor of {floor}", grant.token);
@@ -89,7 +89,7 @@ pub(crate) async fn repeated_acquire_honours_a_floor(bench: Bench) -> Result<(),
     let a = bench.node().await?;
     let mut request = a.request(&bench.name(), a.long_ttl());
     let first = a.granted(&request).await?;
-    let floor = Token::new(first.token.get() + 1_000_000_000_000)?;
+    let floor = Token::new(first.token.get() + FLOOR_AHEAD)?;
     request.token_floor = Some(floor);
     let raised = a.granted(&request).await?;
     check!(raised.token > floor, "token {} at a floor of {floor}", raised.token);
@@ -105,7 +105,7 @@ pub(crate) async fn renewal_honours_a_floor(bench: Bench) -> Result<(), Failed> 
     let a = bench.node().await?;
     let name = bench.name();
     let grant = a.grant(&name, a.long_ttl()).await?;
-    let floor = Token::new(grant.token.get() + 1_000_000_000_000)?;
+    let floor = Token::new(grant.token.get() + FLOOR_AHEAD)?;
     let mut renewal = Renewal::new(grant.claim(), a.long_ttl(), bench.now());
     renewal.token_floor = Some(floor);
     let answers = a.store.renew(&[renewal]).await;

@@ -8,6 +8,8 @@ pub(crate) mod config;
 pub(crate) mod expiry;
 pub(crate) mod fault;
 pub(crate) mod fence;
+pub(crate) mod history;
+pub(crate) mod model;
 pub(crate) mod mutex;
 pub(crate) mod name;
 pub(crate) mod release;
@@ -24,6 +26,10 @@ use crate::{Bench, Failed, Node};
 /// Bound on everything that happens "at once" in the store's time: a release that wakes a waiter, a
 /// clean-up that is not cut off.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
+
+/// How far above a token a floor is raised: a minute of the store's clock. Far enough to be told from
+/// it, and on a store that others use too it has caught up soon.
+pub(crate) const FLOOR_AHEAD: u64 = 60_000_000;
 
 /// Where time is real, how long before an end the last asks begin; where it is virtual the last ask
 /// comes one step of the store's time before.

@@ -4,7 +4,7 @@ use leasehold_core::{
     LeaseBackend, LeaseState, LostCause, OwnerId, RenewAnswer, Renewal, Token, TokenSource,
 };
 
-use super::{SOON, anchored, becomes_free, stays_taken};
+use super::{FLOOR_AHEAD, SOON, anchored, becomes_free, stays_taken};
 use crate::case::{check, take};
 use crate::{Bench, Failed, Fate, Node, Op};
 
@@ -84,7 +84,7 @@ pub(crate) async fn each_of_a_batch_gets_what_it_asks_for(bench: Bench) -> Resul
         renewals.push(Renewal::new(grant.claim(), ttl.max(a.profile().ttl_min), bench.now()));
     }
     let token = |renewal: &Renewal| renewal.claim.token.ok_or_else(|| Failed::new("a grant without a token"));
-    let far = Token::from_parts(token(&renewals[0])?.epoch(), token(&renewals[0])?.native() + 1_000_000_000)?;
+    let far = Token::from_parts(token(&renewals[0])?.epoch(), token(&renewals[0])?.native() + FLOOR_AHEAD)?;
     if floors {
         renewals[0].token_floor = Some(far);
     }

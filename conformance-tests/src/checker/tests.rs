@@ -1,6 +1,7 @@
-//! Good and bad histories, made by hand.
+//! Edges of the rules. Histories of what happened in the field are in `tests/histories`.
 
 use super::*;
+use crate::history::Event;
 
 /// Writes histories: `owner` acquires `n`, and so on; one operation an owner and action.
 #[derive(Default)]
@@ -8,10 +9,7 @@ struct Story(Vec<Event>);
 
 impl Story {
     fn event(mut self, kind: Kind, action: Action, owner: &str, op: u64, at_ns: u64) -> Self {
-        let (name, owner) = ("n".to_owned(), owner.to_owned());
-        let event =
-            Event { op, kind, action, name, owner, at_ns, token: None, until_ns: None, released: None };
-        self.0.push(event);
+        self.0.push(Event::new(op, kind, action, "n", owner, at_ns));
         self
     }
 
@@ -50,7 +48,7 @@ impl Story {
     }
 
     fn judge(self) -> Verdict {
-        let bounds = Bounds { loss_told_within: Duration::from_nanos(5) };
+        let bounds = Bounds { loss_told_within: Duration::from_nanos(5), ..Bounds::default() };
         // As the program reads it: through lines.
         let lines: String = self.0.iter().map(|event| event.to_line() + "\n").collect();
         judge(&History::read(lines.as_bytes()).expect("well formed"), bounds)
@@ -197,4 +195,46 @@ fn immortal_lease_and_double_release_are_found() {
     let held = || Story::default().grant("a", (0, 10), 1, 100).release("a", (20, 21), true);
     held().renew("a", (30, 31), 130).bad(Property::H7);
     held().release("a", (22, 23), true).bad(Property::H7);
+}
+
+#[test]
+fn one_sequence_orders_what_has_one_time() {
+    let mut story = Story::default().grant("a", (5, 5), 2, 40).release("a", (5, 5), true);
+    story = story.grant("b", (5, 5), 1, 40);
+    // Without it nothing is known: b may have come first.
+    assert_eq!(Story(story.0.clone()).judge().violations, []);
+    for (seq, event) in story.0.iter_mut().enumerate() {
+        event.seq = seq as u64 + 1;
+    }
+    story.bad(Property::H2);
+}
+
+#[test]
+fn an_owner_whose_grant_ran_out_has_a_second_one() {
+    let story = Story::default().grant("a", (0, 10), 1, 100).grant("a", (120, 130), 2, 300);
+    let verdict = story.release("a", (150, 160), true).grant("b", (170, 180), 3, 400).good();
+    assert_eq!(verdict.grants, 3);
+}
+
+#[test]
+fn a_grant_that_is_raised_above_a_floor_goes_on_under_its_new_token() {
+    let raised = || Story::default().grant("a", (0, 10), 1, 100).grant("a", (20, 30), 9, 60);
+    let verdict = raised().release("a", (40, 41), true).grant("b", (50, 51), 10, 90).good();
+    assert_eq!(verdict.grants, 3);
+    raised().grant("b", (50, 51), 10, 90).bad(Property::H4);
+}
+
+#[test]
+fn a_grant_that_is_told_again_is_believed_again() {
+    let again = || Story::default().grant("a", (0, 10), 1, 100).grant("a", (50, 60), 1, 150);
+    again().moment(Kind::Ok, Action::Check, "a", 140).good();
+    again().grant("b", (130, 145), 2, 300).bad(Property::H4);
+}
+
+#[test]
+fn a_late_renewal_that_was_refused_is_no_violation() {
+    let held = Story::default().grant("a", (0, 10), 1, 100).release("a", (20, 21), true);
+    let mut story = held.op(Action::Renew, "a", 30, 31);
+    story.0.last_mut().expect("just pushed").kind = Kind::Fail;
+    story.good();
 }

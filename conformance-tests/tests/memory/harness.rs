@@ -37,8 +37,8 @@ impl Harness for Memory {
 impl FaultInjector for Memory {
     fn offers(&self, fault: Fault) -> Result<(), &'static str> {
         match fault {
-            Fault::LoseRecord | Fault::LoseNextReply => Ok(()),
-            _ => Err("records are typed values of this process"),
+            Fault::LoseRecord | Fault::LoseNextReply | Fault::CorruptRecord => Ok(()),
+            _ => Err("nobody wrote it yet"),
         }
     }
 
@@ -47,6 +47,7 @@ impl FaultInjector for Memory {
         let store = store.as_ref().ok_or("nobody has connected")?;
         match fault {
             Fault::LoseNextReply => store.lose_next_reply(name),
+            Fault::CorruptRecord => store.corrupt_record(name),
             _ => store.lose_record(name),
         }
         Ok(())

@@ -1,0 +1,410 @@
+//! Runs sequences on a store beside the model, and cuts down those that fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_core::{
+    Attempt, Claim, Declared, Expiry, Fenced, ForceRelease, LeaseBackend, LeaseName, OwnerId, Profile,
+    ReleaseRequest, Released, RenewAnswer, Renewal, Token, TokenSource, TtlChange,
+};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::{Abilities, Call, KEYS, Model, NODES, TTLS_MS, sequences};
+use crate::case::{check, take};
+use crate::{Bench, Failed, Node};
+
+/// A floor lies so far above the last token: a second of the store's clock. Long enough to be told from
+/// it, short enough that a store which others use too has caught up soon.
+const FLOOR_AHEAD: u64 = 1_000_000;
+/// Runs of shorter sequences in search of the shortest that still fails.
+const CUTS_MAX: u32 = 400;
+
+/// How much is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Sequences.
+    pub(crate) sequences: u32,
+    /// Calls of one sequence, at most.
+    pub(crate) calls: usize,
+    /// A slow store is given fewer sequences.
+    pub(crate) time: Duration,
+}
+
+/// What was agreed on. Agreement proves nothing unless there was something to disagree on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Agreed {
+    pub(crate) sequences: u32,
+    pub(crate) calls: u32,
+    pub(crate) grants: u32,
+    pub(crate) refusals: u32,
+    /// Calls of owners whose grant was over: by time, or by somebody else.
+    pub(crate) late: u32,
+    /// Writes that were refused as stale.
+    pub(crate) stale: u32,
+}
+
+/// Runs random sequences, made from `seed`, until the limits are reached.
+///
+/// # Errors
+/// The shortest sequence found on which store and model do not agree.
+pub(crate) async fn agree(bench: &Bench, seed: u64, limits: Limits) -> Result<Agreed, Failed> {
+    let mut nodes = Vec::new();
+    for _ in 0..NODES {
+        nodes.push(bench.node().await?);
+    }
+    let profile: &Profile = nodes[0].profile();
+    let abilities = Abilities {
+        time: bench.manual().is_some() && profile.expiry == Expiry::Ttl,
+        keep_for: profile.keep_for == Declared::Yes,
+        floors: profile.token == TokenSource::Value,
+        ttl_change: profile.ttl_change != TtlChange::Refused,
+        admin: nodes[0].store_admin().is_some(),
+        fenced: nodes[0].fenced().is_ok(),
+        own: !bench.is_shared(),
+    };
+    let mut bytes = [0u8; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let strategy = sequences(abilities, limits.calls);
+    let mut agreed = Agreed::default();
+    let started = Instant::now();
+    while agreed.sequences < limits.sequences && started.elapsed() < limits.time {
+        let tree =
+            strategy.new_tree(&mut runner).map_err(|why| Failed::new(format!("no sequence: {why}")))?;
+        let sequence = agreed.sequences;
+        if let Err(failed) = run(bench, &nodes, tree.current(), &mut agreed).await {
+            let (calls, failed) = shortest(bench, &nodes, tree, failed).await;
+            let calls: Vec<String> = calls.iter().map(|call| format!("\n  {call:?}")).collect();
+            return Err(Failed::new(format!(
+                "sequence {sequence} of seed {seed} (LEASEHOLD_TEST_SEED={seed}), cut down to:{}\n{failed}",
+                calls.concat()
+            )));
+        }
+        agreed.sequences += 1;
+    }
+    Ok(agreed)
+}
+
+type Sequence = (Model, Vec<Call>, Option<Arc<AtomicUsize>>);
+
+/// Cuts a failing sequence down.
+async fn shortest(
+    bench: &Bench,
+    nodes: &[Node],
+    mut tree: impl ValueTree<Value = Sequence>,
+    failed: Failed,
+) -> (Vec<Call>, Failed) {
+    let mut best = (tree.current().1, failed);
+    let mut smaller = tree.simplify();
+    for _ in 0..CUTS_MAX {
+        if !smaller {
+            break;
+        }
+        let (model, calls, seen) = tree.current();
+        smaller = match run(bench, nodes, (model, calls.clone(), seen), &mut Agreed::default()).await {
+            Err(failed) => {
+                best = (calls, failed);
+                tree.simplify()
+            }
+            Ok(()) => tree.complicate(),
+        };
+    }
+    best
+}
+
+/// One sequence, on names of its own.
+async fn run(
+    bench: &Bench,
+    nodes: &[Node],
+    (mut model, calls, seen): Sequence,
+    agreed: &mut Agreed,
+) -> Result<(), Failed> {
+    let mut store = Store::new(bench, nodes);
+    for call in &calls {
+        // How far a sequence came is where cutting it down begins.
+        if let Some(seen) = &seen {
+            seen.fetch_add(1, Ordering::SeqCst);
+        }
+        let after = model.clone().after(call);
+        store.apply(&model, &after, call, agreed).await?;
+        agreed.calls += 1;
+        model = after;
+    }
+    store.give_back(&model).await
+}
+
+/// The store's side of a sequence: which real names, owners and tokens stand for the model's.
+struct Store<'a> {
+    bench: &'a Bench,
+    nodes: &'a [Node],
+    names: Vec<LeaseName>,
+    owners: Vec<(OwnerId, Option<Token>)>,
+    /// No later token of a name is at or below this.
+    floors: Vec<Option<Token>>,
+}
+
+impl<'a> Store<'a> {
+    fn new(bench: &'a Bench, nodes: &'a [Node]) -> Self {
+        let names: Vec<LeaseName> = (0..super::NAMES).map(|_| bench.name()).collect();
+        let floors = vec![None; names.len()];
+        Store { bench, nodes, names, owners: Vec::new(), floors }
+    }
+
+    fn ttl(&self, ttl: usize) -> Duration {
+        match self.bench.manual() {
+            Some(_) => Duration::from_millis(TTLS_MS[ttl]),
+            None => self.nodes[0].long_ttl() / (ttl as u32 + 1),
+        }
+    }
+
+    fn claim(&self, model: &Model, owner: usize) -> Claim {
+        let (id, token) = self.owners[owner];
+        Claim::new(self.names[model.owners[owner].name].clone(), id, token)
+    }
+
+    /// A floor above everything that a name is known to have.
+    fn floor_above(&self, name: usize) -> Result<Token, Failed> {
+        let last = self.floors[name].map_or(1, Token::get);
+        Ok(Token::new(last + FLOOR_AHEAD)?)
+    }
+
+    async fn apply(
+        &mut self,
+        model: &Model,
+        after: &Model,
+        call: &Call,
+        agreed: &mut Agreed,
+    ) -> Result<(), Failed> {
+        match *call {
+            Call::Try { node, name: _, ttl, floor } => {
+                self.owners.push((OwnerId::random(), None));
+                self.ask(model, after, (node, self.owners.len() - 1), ttl, floor, agreed).await
+            }
+            Call::Again { node, owner, ttl, floor } => {
+                self.ask(model, after, (node, owner), ttl, floor, agreed).await
+            }
+            Call::Renew { node, owner, ttl, floor } => {
+                let ttl = if model.abilities.ttl_change { ttl } else { model.owners[owner].ttl };
+                self.renew(model, (node, owner), ttl, floor, agreed).await
+            }
+            Call::Release { node, owner, keep } => self.release(model, (node, owner), keep, agreed).await,
+            Call::Look { node, name } => self.look(model, node, name).await,
+            Call::Force { node, name, right } => self.force(model, node, name, right).await,
+            Call::RaiseFloor { node, name, all } => self.raise_floor(node, name, all).await,
+            Call::Pass { .. } => {
+                if let Some(clock) = self.bench.manual() {
+                    clock.advance(Duration::from_millis(after.now_ms - model.now_ms));
+                    self.bench.settle().await;
+                }
+                Ok(())
+            }
+            Call::Advance { .. } | Call::Put { .. } | Call::Values { .. } | Call::Purge { .. } => {
+                self.fence(model, after, call, agreed).await
+            }
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        model: &Model,
+        after: &Model,
+        (node, owner): (usize, usize),
+        ttl: usize,
+        floor: bool,
+        agreed: &mut Agreed,
+    ) -> Result<(), Failed> {
+        let name = after.owners[owner].name;
+        let mut request = self.nodes[node].request(&self.names[name], self.ttl(ttl));
+        request.owner = self.owners[owner].0;
+        request.token_floor = floor.then(|| self.floor_above(name)).transpose()?;
+        let attempt = self.nodes[node].attempt(&request).await?;
+        if after.holder(name) != Some(owner) {
+            let seen = take!(attempt, Attempt::Held(seen) => seen, "granted beside {:?}", model.names[name]);
+            let shown = seen.holder.map(|holder| holder.fingerprint);
+            let holder = model.holder(name).map(|holder| self.owners[holder].0.fingerprint());
+            check!(shown == holder, "refused by {shown:?} instead of {holder:?}");
+            agreed.refusals += 1;
+            return Ok(());
+        }
+        let grant = take!(attempt, Attempt::Granted(grant) => grant, "refused where nobody else holds");
+        check!(grant.owner == request.owner, "granted to another owner");
+        check!(request.token_floor < Some(grant.token), "token {} at its floor", grant.token);
+        let held = owner < model.owners.len() && model.holder(name) == Some(owner);
+        match self.owners[owner].1.filter(|_| held && !floor) {
+            Some(token) => check!(grant.token == token, "token {} after {token}: it was held", grant.token),
+            None => {
+                let floor = self.floors[name];
+                check!(Some(grant.token) > floor, "token {} after {floor:?}", grant.token);
+            }
+        }
+        self.owners[owner].1 = Some(grant.token);
+        self.floors[name] = self.floors[name].max(Some(grant.token));
+        agreed.grants += 1;
+        Ok(())
+    }
+
+    async fn renew(
+        &mut self,
+        model: &Model,
+        (node, owner): (usize, usize),
+        ttl: usize,
+        floor: bool,
+        agreed: &mut Agreed,
+    ) -> Result<(), Failed> {
+        let name = model.owners[owner].name;
+        let now = self.bench.now();
+        let mut renewal = Renewal::new(self.claim(model, owner), self.ttl(ttl), now);
+        renewal.token_floor = floor.then(|| self.floor_above(name)).transpose()?;
+        let answer = self.nodes[node].store.renew(std::slice::from_ref(&renewal)).await;
+        check!(answer.len() == 1, "{} answers to one renewal", answer.len());
+        let answer = answer.into_iter().next().transpose()?;
+        if model.holder(name) != Some(owner) {
+            take!(answer, Some(RenewAnswer::Lost(_)) => (), "renewed beside {:?}", model.names[name]);
+            agreed.late += 1;
+            return Ok(());
+        }
+        take!(answer, Some(RenewAnswer::Renewed { .. }) => (), "the holder was not renewed");
+        if let Some(floor) = renewal.token_floor {
+            let seen = self.nodes[node].store_inspect(&self.names[name]).await?;
+            let token = take!(seen.holder(), Some(holder) => holder.token, "renewed and not shown");
+            check!(token > floor, "token {token} at a floor of {floor}");
+            self.owners[owner].1 = Some(token);
+            self.floors[name] = self.floors[name].max(Some(token));
+        }
+        Ok(())
+    }
+
+    async fn release(
+        &mut self,
+        model: &Model,
+        (node, owner): (usize, usize),
+        keep: bool,
+        agreed: &mut Agreed,
+    ) -> Result<(), Failed> {
+        let name = model.owners[owner].name;
+        let mut request = ReleaseRequest::new(self.claim(model, owner), self.bench.now());
+        if keep {
+            request.keep_for = self.ttl(0);
+        }
+        let answer = self.nodes[node].store.release(&request).await?;
+        let holder = model.holder(name);
+        if holder == Some(owner) {
+            take!(answer, Released::Released => (), "the holder's release");
+            return Ok(());
+        }
+        agreed.late += 1;
+        match answer {
+            Released::NotHeld { .. } if holder.is_some() => Ok(()),
+            Released::AlreadyReleased if holder.is_none() => Ok(()),
+            // Its own, which ran out, and nobody came after it.
+            Released::Released if model.has_run_out(owner) => Ok(()),
+            other => {
+                Err(Failed::new(format!("a late release beside {:?} says {other:?}", model.names[name])))
+            }
+        }
+    }
+
+    async fn look(&self, model: &Model, node: usize, name: usize) -> Result<(), Failed> {
+        let seen = self.nodes[node].store_inspect(&self.names[name]).await?;
+        let shown = seen.holder().map(|holder| (holder.fingerprint.clone(), holder.token));
+        let holder = model.holder(name).map(|holder| self.owners[holder]);
+        let holder = holder.and_then(|(id, token)| Some((id.fingerprint(), token?)));
+        check!(shown == holder, "{shown:?} is shown instead of {holder:?}");
+        let taken = holder.is_some() || model.is_kept(name);
+        check!(seen.free_in.is_some() == taken, "free in {:?} with {:?}", seen.free_in, model.names[name]);
+        Ok(())
+    }
+
+    async fn force(&mut self, model: &Model, node: usize, name: usize, right: bool) -> Result<(), Failed> {
+        let holder = model.holder(name);
+        let held = holder.and_then(|holder| self.owners[holder].1);
+        let other = Token::new(self.floors[name].map_or(1, Token::get) + 1)?;
+        let token = held.filter(|_| right).unwrap_or(other);
+        let request =
+            ForceRelease::new(self.names[name].clone(), token, "a model", "a sequence", self.bench.now());
+        let answer = self.nodes[node].admin()?.force_release(&request).await?;
+        match (answer, holder) {
+            (Released::Released, Some(_)) if right => Ok(()),
+            (Released::NotHeld { .. }, Some(_)) if !right => Ok(()),
+            (Released::AlreadyReleased, None) => Ok(()),
+            (other, _) => Err(Failed::new(format!("a forced release of {holder:?} says {other:?}"))),
+        }
+    }
+
+    async fn raise_floor(&mut self, node: usize, name: usize, all: bool) -> Result<(), Failed> {
+        let floor = self.floor_above(name)?;
+        let scope = (!all).then_some(&self.names[name]);
+        self.nodes[node].admin()?.raise_floor(scope, floor).await?;
+        let raised = self.floors.iter_mut().enumerate().filter(|(of, _)| all || *of == name);
+        raised.for_each(|(_, known)| *known = (*known).max(Some(floor)));
+        Ok(())
+    }
+
+    async fn fence(
+        &self,
+        model: &Model,
+        after: &Model,
+        call: &Call,
+        agreed: &mut Agreed,
+    ) -> Result<(), Failed> {
+        let (node, name) = match *call {
+            Call::Advance { node, name, .. }
+            | Call::Put { node, name, .. }
+            | Call::Values { node, name, .. }
+            | Call::Purge { node, name, .. } => (node, name),
+            _ => return Ok(()),
+        };
+        let (fenced, of) = (self.nodes[node].fenced()?, &self.names[name]);
+        let (token, answer) = match *call {
+            Call::Advance { token, .. } => (token, fenced.advance(of, Token::new(token)?).await?),
+            Call::Put { key, token, value, .. } => {
+                (token, fenced.put(of, &key.to_string(), &[value], Token::new(token)?).await?)
+            }
+            Call::Purge { token, .. } => (token, fenced.purge(of, Token::new(token)?).await?),
+            _ => return self.values(after, node, name).await,
+        };
+        let accepted = model.marks[name] <= Some(token);
+        agreed.stale += u32::from(!accepted);
+        match answer {
+            Fenced::Accepted if accepted => Ok(()),
+            Fenced::Stale(stale) if !accepted => {
+                let highest = Some(stale.highest.get());
+                check!(
+                    highest == model.marks[name],
+                    "stale by {highest:?} instead of {:?}",
+                    model.marks[name]
+                );
+                Ok(())
+            }
+            other => Err(Failed::new(format!("{other:?} for {token} at {:?}", model.marks[name]))),
+        }
+    }
+
+    /// Compares every value of a name.
+    async fn values(&self, model: &Model, node: usize, name: usize) -> Result<(), Failed> {
+        let (fenced, of) = (self.nodes[node].fenced()?, &self.names[name]);
+        for key in 0..KEYS {
+            let read = fenced.get(of, &key.to_string()).await?;
+            let read = read.map(|read| (read.token.get(), read.value));
+            let written = model.values.get(&(name, key)).map(|(token, value)| (*token, vec![*value]));
+            check!(read == written, "{read:?} was read and {written:?} written under key {key}");
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing that is held: the next sequence has other names, and the store may be shared.
+    async fn give_back(&self, model: &Model) -> Result<(), Failed> {
+        for name in 0..self.names.len() {
+            self.look(model, 0, name).await?;
+            if let Some(holder) = model.holder(name) {
+                let released = self.nodes[0].release(&self.claim(model, holder)).await?;
+                take!(released, Released::Released => (), "the last release");
+            }
+        }
+        Ok(())
+    }
+}
