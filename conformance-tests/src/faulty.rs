@@ -10,6 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use leasehold_core::{
     AcquireRequest, Attempt, BackendContext, BackendError, BootTime, Contention, Effect, ErrorKind, Facets,
@@ -50,6 +51,8 @@ pub enum Fate {
     HoldRequest,
     /// The reply waits until [`Faulty::open`].
     HoldReply,
+    /// The reply takes so much longer, by the clock of the watchdogs.
+    LateReply(Duration),
     /// Request and reply take so many polls each.
     Slow(u32),
 }
@@ -229,6 +232,13 @@ impl Faulty {
                 running.held(&mut opened).await;
                 Ok(answer)
             }
+            Fate::LateReply(late) => {
+                let answer = call.await;
+                running.park(true);
+                self.context.sleep_until(self.context.now() + late).await;
+                running.park(false);
+                Ok(answer)
+            }
             Fate::Slow(polls) => {
                 yield_times(polls).await;
                 let answer = call.await;
@@ -346,7 +356,7 @@ struct Deaf {
 #[async_trait]
 impl Waiter for Deaf {
     async fn wait(&mut self, seen: &Contention) {
-        let end = self.context.now() + seen.remaining.unwrap_or(std::time::Duration::from_millis(250));
+        let end = self.context.now() + seen.remaining.unwrap_or(Duration::from_millis(250));
         self.context.sleep_until(end).await;
     }
 }

@@ -12,8 +12,7 @@
 //! * A case hangs: it is stopped after its limit, and after a few in a row the run ends
 //!   ([`Outcome::Failed`]).
 //! * The store goes away before the clean-up: [`Cleaned::left`] says what is left and for how long.
-//! * A store without operations for people: grants of cases that failed run out by themselves, within
-//!   [`Suite::LONGEST_GRANT`].
+//! * A store without operations for people: what cases still held runs out by itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -85,9 +84,6 @@ pub struct Cleaned {
 }
 
 impl Suite {
-    /// Grants of the suite last no longer than this: nothing of it stays taken beyond that.
-    pub const LONGEST_GRANT: Duration = Duration::from_secs(366 * 24 * 3600);
-
     /// Connects once, and learns what the store declares.
     ///
     /// # Errors
@@ -98,6 +94,13 @@ impl Suite {
         presence.backend.as_ref().map_err(Clone::clone)?;
         let (prefix, limits, made) = (fresh_prefix(), Limits::default(), Arc::default());
         Ok(Suite { factory, presence, prefix, limits, made })
+    }
+
+    /// The same, with another limit for each case than a minute.
+    #[must_use]
+    pub fn limited_to(mut self, limit: Duration) -> Self {
+        self.limits.case = limit;
+        self
     }
 
     /// The beginning of every name that this run makes.

@@ -118,6 +118,8 @@ pub(crate) enum Call {
     Pass {
         step: usize,
     },
+    /// The wall clock is set back by an hour. Nothing but tokens looks at it.
+    StepBack,
     Advance {
         node: usize,
         name: usize,
@@ -258,7 +260,7 @@ impl Model {
                     self.values.retain(|(of, _), _| *of != name);
                 }
             }
-            Call::Look { .. } | Call::RaiseFloor { .. } | Call::Values { .. } => {}
+            Call::Look { .. } | Call::RaiseFloor { .. } | Call::StepBack | Call::Values { .. } => {}
         }
         self
     }
@@ -318,6 +320,7 @@ fn next_calls(model: &Model) -> BoxedStrategy<Call> {
     }
     if time {
         all.push((4, (0..STEPS_MS.len()).prop_map(|step| Call::Pass { step }).boxed()));
+        all.push((1, Just(Call::StepBack).boxed()));
     }
     if admin {
         let force = (node(), name(), any::<bool>());

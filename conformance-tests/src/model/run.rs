@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    Attempt, Claim, Declared, Expiry, Fenced, ForceRelease, LeaseBackend, LeaseName, OwnerId, Profile,
+    Attempt, Claim, Clock, Declared, Expiry, Fenced, ForceRelease, LeaseBackend, LeaseName, OwnerId, Profile,
     ReleaseRequest, Released, RenewAnswer, Renewal, Token, TokenSource, TtlChange,
 };
 use proptest::prelude::*;
@@ -19,6 +19,8 @@ use crate::{Bench, Failed, Node};
 /// A floor lies so far above the last token: a second of the store's clock. Long enough to be told from
 /// it, short enough that a store which others use too has caught up soon.
 const FLOOR_AHEAD: u64 = 1_000_000;
+/// An hour of the wall clock, in microseconds.
+const HOUR_US: u64 = 3_600_000_000;
 /// Runs of shorter sequences in search of the shortest that still fails.
 const CUTS_MAX: u32 = 400;
 
@@ -75,9 +77,10 @@ pub(crate) async fn agree(bench: &Bench, seed: u64, limits: Limits) -> Result<Ag
     while agreed.sequences < limits.sequences && started.elapsed() < limits.time {
         let tree =
             strategy.new_tree(&mut runner).map_err(|why| Failed::new(format!("no sequence: {why}")))?;
-        let sequence = agreed.sequences;
-        if let Err(failed) = run(bench, &nodes, tree.current(), &mut agreed).await {
-            let (calls, failed) = shortest(bench, &nodes, tree, failed).await;
+        let (sequence, current) = (agreed.sequences, tree.current());
+        let calls = current.1.clone();
+        if let Err(failed) = run(bench, &nodes, current, &mut agreed).await {
+            let (calls, failed) = shortest(bench, &nodes, tree, (calls, failed)).await;
             let calls: Vec<String> = calls.iter().map(|call| format!("\n  {call:?}")).collect();
             return Err(Failed::new(format!(
                 "sequence {sequence} of seed {seed} (LEASEHOLD_TEST_SEED={seed}), cut down to:{}\n{failed}",
@@ -96,9 +99,8 @@ async fn shortest(
     bench: &Bench,
     nodes: &[Node],
     mut tree: impl ValueTree<Value = Sequence>,
-    failed: Failed,
+    mut best: (Vec<Call>, Failed),
 ) -> (Vec<Call>, Failed) {
-    let mut best = (tree.current().1, failed);
     let mut smaller = tree.simplify();
     for _ in 0..CUTS_MAX {
         if !smaller {
@@ -199,6 +201,12 @@ impl<'a> Store<'a> {
                 if let Some(clock) = self.bench.manual() {
                     clock.advance(Duration::from_millis(after.now_ms - model.now_ms));
                     self.bench.settle().await;
+                }
+                Ok(())
+            }
+            Call::StepBack => {
+                if let Some(clock) = self.bench.manual() {
+                    clock.set_unix_micros(clock.unix_micros() - HOUR_US);
                 }
                 Ok(())
             }
