@@ -5,8 +5,8 @@
 //! bounds from above have the patience added, so that a loaded machine fails nobody.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
@@ -42,6 +42,8 @@ struct Inner {
     patience: Duration,
     recorder: Recorder,
     excused: Mutex<Vec<Property>>,
+    /// Set when the run was interrupted: whoever waits gives up.
+    stop: OnceLock<Arc<AtomicBool>>,
 }
 
 impl Bench {
@@ -64,6 +66,7 @@ impl Bench {
             patience,
             recorder: Recorder::new(),
             excused: Mutex::default(),
+            stop: OnceLock::new(),
         }))
     }
 
@@ -80,6 +83,7 @@ impl Bench {
     /// # Errors
     /// [`Failed`] when the store cannot be reached.
     pub async fn node_with(&self, change: impl FnOnce(Profile) -> Profile) -> Result<Node, Failed> {
+        self.go_on()?;
         let watchdog = match &self.0.clock {
             Some(clock) => Watchdog::with_clock(Arc::new(clock.clone())),
             None => Watchdog::start(),
@@ -169,6 +173,19 @@ impl Bench {
                 let message = format!("the history of this case breaks {found}");
                 Err(Failed::new(message).with_history(&history.about(&found.name)))
             }
+        }
+    }
+
+    /// From now on the case ends soon after this is set.
+    pub(crate) fn obey(&self, stop: Arc<AtomicBool>) {
+        // Only the first one is obeyed; there is no second.
+        let _ = self.0.stop.set(stop);
+    }
+
+    fn go_on(&self) -> Result<(), Failed> {
+        match self.0.stop.get() {
+            Some(stop) if stop.load(Ordering::Relaxed) => Err(Failed::new("the run was interrupted")),
+            _ => Ok(()),
         }
     }
 
@@ -277,6 +294,7 @@ impl Bench {
         async move {
             let start = self.now();
             let patience_from = loop {
+                self.go_on()?;
                 self.settle().await;
                 if let Some(found) = look().await? {
                     return Ok((found, self.now().since(start)));
@@ -289,6 +307,7 @@ impl Bench {
                 }
             };
             while patience_from.elapsed() < self.0.patience {
+                self.go_on()?;
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 if let Some(found) = look().await? {
                     return Ok((found, self.now().since(start)));

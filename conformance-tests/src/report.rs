@@ -23,16 +23,23 @@ pub(crate) fn text(presence: &Presence) -> String {
     }
     let skipped: Vec<_> =
         CASES.iter().filter_map(|case| presence.skips(case).map(|why| (case.name, why))).collect();
-    let _ = writeln!(out, "{} of {} cases skipped:", skipped.len(), CASES.len());
+    let _ = writeln!(
+        out,
+        "{} of {} cases skipped{}",
+        skipped.len(),
+        CASES.len(),
+        if skipped.is_empty() { "" } else { "; as the list of ignored cases takes them:" }
+    );
     for (case, why) in skipped {
-        let _ = writeln!(out, "  {case}: {why}");
+        let _ = writeln!(out, "{case}  # {why}");
     }
     let unproven: Vec<_> = CASES.iter().filter(|case| case.proven_by.is_empty()).collect();
     let _ = writeln!(
         out,
-        "{} cases are proven by a planted defect and count; {} are not and do not:",
+        "{} cases are proven by a planted defect and count; {} are not and do not{}",
         CASES.len() - unproven.len(),
-        unproven.len()
+        unproven.len(),
+        if unproven.is_empty() { "" } else { ":" }
     );
     for case in unproven {
         let _ = writeln!(out, "  {}", case.name);

@@ -170,8 +170,8 @@ impl Run {
         match self.presence.skips(case) {
             Some(reason) if self.listed.contains(case.name) => Ok(Completion::ignored_with(reason)),
             Some(reason) => Err(format!(
-                "skipped ({reason}) and not in the harness's list of ignored cases: add the line {:?} to it, \
-                 or mend the store",
+                "skipped ({reason}) and not in the harness's list of ignored cases: add the line {:?} to it \
+                 (the end of the report has all of them), or mend the store",
                 case.name
             )),
             None => self.run(case).map(|()| Completion::Completed),

@@ -227,7 +227,10 @@ impl Work {
             let Some(case) = next else { return };
             let started = Instant::now();
             let outcome = self.outcome(case);
-            // Nobody listens any more when the run was interrupted.
+            // What an interruption cut short has shown nothing, and then nobody may listen any more.
+            if self.stop.load(Ordering::Relaxed) && outcome != Outcome::Passed {
+                return;
+            }
             let _ = rows.send(Row { case, outcome, took: started.elapsed() });
         }
     }
@@ -237,8 +240,9 @@ impl Work {
             return Outcome::Failed("not run: too many cases before it were stopped by force".to_owned());
         }
         let result = crate::starved::retried(case.name, || {
-            let made = Arc::clone(&self.made);
+            let (made, stop) = (Arc::clone(&self.made), Arc::clone(&self.stop));
             run_limited(case, &self.factory, self.limits, &self.prefix, move |bench| {
+                bench.obey(stop);
                 made.lock().unwrap_or_else(PoisonError::into_inner).push(bench.recorder());
             })
         });

@@ -18,6 +18,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
@@ -56,7 +57,7 @@ impl DirBackend {
         op: &'static str,
         work: impl FnOnce(&Locked<'_>) -> io::Result<T> + Send + 'static,
     ) -> Result<T, BackendError> {
-        let (dir, clock) = (self.dir.clone(), self.context.clock().clone());
+        let (dir, clock) = (self.dir.clone(), Arc::clone(self.context.clock()));
         let locked = move || work(&Locked::of(&dir, clock.now(), clock.unix_micros())?);
         self.blocking.call(op, locked).await
     }

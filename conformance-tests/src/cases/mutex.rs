@@ -59,7 +59,8 @@ pub(crate) async fn racing_tasks_are_inside_one_by_one(bench: Bench) -> Result<(
     const ROUNDS: u32 = 200;
     /// Where a store is slow, the race ends early.
     const TIME_MAX: Duration = Duration::from_secs(4);
-    const GRANTS_MIN: usize = 50;
+    /// A store some ten milliseconds away gives so many in that time.
+    const GRANTS_MIN: usize = 20;
     let (a, b) = bench.pair().await?;
     let name = bench.name();
     let inside = Arc::new(AtomicBool::new(false));
