@@ -184,7 +184,6 @@ impl Faulty {
         let at = self.context.now();
         let mut control = self.control();
         control.log.extend(names.map(|name| Seen { op, name, at }));
-        control.running += 1;
         let fates = control.fates.entry(op).or_default();
         let fate = fates.front().map_or(Fate::Pass, |(fate, _)| *fate);
         if let Some((_, left)) = fates.front_mut() {
@@ -193,7 +192,14 @@ impl Faulty {
                 fates.pop_front();
             }
         }
-        (fate, Running { shared: Arc::clone(&self.shared), parked: false })
+        drop(control);
+        (fate, self.running())
+    }
+
+    /// A call under way from now on.
+    fn running(&self) -> Running {
+        self.control().running += 1;
+        Running { shared: Arc::clone(&self.shared), parked: false }
     }
 
     fn broken(&self, op: &'static str, effect: Effect) -> BackendError {
@@ -320,10 +326,12 @@ impl LeaseBackend for Faulty {
     }
 
     async fn inspect(&self, name: &LeaseName) -> Result<Inspection, BackendError> {
+        let _running = self.running();
         self.inner.inspect(name).await
     }
 
     async fn waiter(&self, request: &AcquireRequest) -> Result<Box<dyn Waiter>, BackendError> {
+        let _running = self.running();
         let inner = self.inner.waiter(request).await?;
         Ok(match self.control().wakes_lost {
             true => Box::new(Deaf { _inner: inner, context: self.context.clone() }),

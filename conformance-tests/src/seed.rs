@@ -1,12 +1,22 @@
 //! Random but repeatable: the seed of a run is printed, and `LEASEHOLD_TEST_SEED` brings it back.
 
+use crate::Failed;
+
 /// Any number; runs without a seed of their own are all alike.
 const SEED: u64 = 0x1ea5_e401;
 
 /// The seed of this run.
-pub(crate) fn seed() -> u64 {
-    let given = std::env::var("LEASEHOLD_TEST_SEED").ok();
-    given.and_then(|text| text.trim().parse().ok()).unwrap_or(SEED)
+///
+/// # Errors
+/// [`Failed`] when `LEASEHOLD_TEST_SEED` is set and is no number: another seed would repeat nothing.
+pub(crate) fn seed() -> Result<u64, Failed> {
+    match std::env::var("LEASEHOLD_TEST_SEED") {
+        Err(_) => Ok(SEED),
+        Ok(text) => {
+            let wrong = |_| Failed::new(format!("LEASEHOLD_TEST_SEED is {text:?}, which is no number"));
+            text.trim().parse().map_err(wrong)
+        }
+    }
 }
 
 /// A stream of numbers from a seed: SplitMix64, whose whole state is one word.

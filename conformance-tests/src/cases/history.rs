@@ -28,7 +28,7 @@ const KEY: &str = "sum";
 /// recorded history of what everybody believed keeps every property.
 pub(crate) async fn contention_under_faults_breaks_no_property(bench: Bench) -> Result<(), Failed> {
     let rounds = if bench.manual().is_some() { 40 } else { 4 };
-    let seed = seed();
+    let seed = seed()?;
     // The store sees nothing of a request that is lost on its way: whoever sent it seems to sleep.
     bench.excuse(Property::H9);
     let recorder = Recorder::new();

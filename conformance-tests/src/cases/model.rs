@@ -15,7 +15,7 @@ pub(crate) async fn random_calls_agree_with_the_model(bench: Bench) -> Result<()
         // Nothing runs out here, and calls may travel.
         None => Limits { sequences: 40, calls: 40, time: Duration::from_secs(10) },
     };
-    let seed = seed();
+    let seed = seed()?;
     let agreed = agree(&bench, seed, limits).await?;
     eprintln!("{}: model and store agree, seed {seed}: {agreed:?}", bench.harness());
     // The danger was there.
