@@ -76,6 +76,19 @@ fn a_frozen_process_is_alive_and_stopped_until_it_is_thawed() {
 }
 
 #[test]
+fn who_computes_has_stopped_when_the_freeze_returns() {
+    let proc = Proc::spawn(&mut sh("while :; do :; done")).expect("sh");
+    for round in 0..200 {
+        assert!(proc.freeze());
+        assert_eq!(stat_of(proc.pid()).map(|s| s.state), Some('T'), "round {round}");
+        assert!(proc.thaw());
+        eventually(BOUND, "it runs again", || {
+            stat_of(proc.pid()).is_some_and(|s| s.state != 'T').then_some(())
+        });
+    }
+}
+
+#[test]
 fn a_tree_is_its_parents_and_children() {
     let proc = Proc::spawn(&mut sh("sleep 600 & sleep 600 & wait")).expect("sh");
     eventually(BOUND, "two children", || (children_of(proc.pid()).len() == 2).then_some(()));

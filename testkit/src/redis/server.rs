@@ -163,9 +163,9 @@ impl RedisServer {
         Ok(RedisServer { options, dir, port, admin, state })
     }
 
-    /// Starts the process and waits until it is ready and known to be ours.
+    /// Starts the process on a port that was just seen to be free, and waits until it is ready and known
+    /// to be ours.
     fn launch(&self) -> Result<State, StartError> {
-        self.port.check_free().map_err(StartError::NoPort)?;
         let program = &self.options.program;
         let failed = |source| StartError::Program { program: program.clone(), source };
         fs::create_dir_all(self.data()).map_err(failed)?;
