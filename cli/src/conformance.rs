@@ -155,8 +155,9 @@ impl Talk {
             },
             || {
                 format!(
-                    "{url} declares:\n  {}\n\nrunning {cases} cases, under names that begin with {prefix}/",
-                    declares.join("\n  ")
+                    "{url} declares:\n  {}\n\nrunning {cases} {}, under names that begin with {prefix}/",
+                    declares.join("\n  "),
+                    if cases == 1 { "case" } else { "cases" }
                 )
             },
         )
