@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_testkit::redis::{Connection, Keep, Persistence, RedisOptions, RedisServer, Reply, StartError};
-use leasehold_testkit::{Port, Process, WallClock, eventually, listens, stat_of};
+use leasehold_testkit::{MARK, Port, Process, WallClock, children_of, eventually, listens, stat_of};
 
 /// Far above what a loaded machine needs for one turn of the scheduler.
 const BOUND: Duration = Duration::from_secs(20);
@@ -150,6 +150,25 @@ fn a_server_in_memory_forgets_and_does_not_pretend_to_keep() {
 }
 
 #[test]
+fn a_server_is_found_by_its_mark_and_its_children_end_with_it() {
+    let server = RedisOptions::new().config("rdb-key-save-delay", "10000000").start().expect("redis-server");
+    let pid = server.pid().expect("it runs");
+    let marked = || {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("ours");
+        let prefix = format!("{MARK}=");
+        environment.split(|&b| b == 0).any(|pair| pair.starts_with(prefix.as_bytes()))
+    };
+    assert!(marked(), "whoever looks for leftovers would not see it");
+    // Another process of its own: it writes a snapshot, ten seconds for each key.
+    server.must(["SET", "a", "1"]);
+    server.must(["BGSAVE"]);
+    let children = children_of(pid);
+    let [child] = children.as_slice() else { panic!("one child: {children:?}") };
+    server.kill();
+    eventually(Duration::from_secs(5), "it would go on for ten seconds", || gone(child.pid).then_some(()));
+}
+
+#[test]
 fn a_drop_leaves_no_process_and_no_file() {
     let server = RedisOptions::new().persistence(Persistence::AppendAlways).start().expect("redis-server");
     let (pid, dir) = (server.pid().expect("it runs"), server.socket().parent().expect("a folder").to_owned());
@@ -176,7 +195,8 @@ fn child() {
     }
     // On a thread that ends at once: the server must not end with it.
     let server = std::thread::spawn(|| RedisServer::plain().expect("redis-server")).join().expect("no panic");
-    println!("server {}", server.pid().expect("it runs"));
+    let dir = server.socket().parent().expect("a folder");
+    println!("server {} {}", server.pid().expect("it runs"), dir.display());
     // No drop, no unwinding.
     std::process::abort();
 }
@@ -191,9 +211,12 @@ fn a_test_that_is_aborted_leaves_no_server() {
         .expect("this test");
     assert!(out.status.signal().is_some(), "it was to abort: {}", String::from_utf8_lossy(&out.stderr));
     let text = String::from_utf8_lossy(&out.stdout);
-    let pid = text.lines().find_map(|line| line.split_once("server ")).expect("it has started one").1;
-    let pid: i32 = pid.trim().parse().expect("a number");
+    let (_, told) = text.lines().find_map(|line| line.split_once("server ")).expect("it has started one");
+    let (pid, dir) = told.split_once(' ').expect("a pid and a folder");
+    let pid: i32 = pid.parse().expect("a number");
     eventually(BOUND, "the kernel kills the server of a process that ended", || gone(pid).then_some(()));
+    // Nobody was left to do that.
+    std::fs::remove_dir_all(dir.trim()).expect("the server's own folder");
 }
 
 #[test]

@@ -18,6 +18,7 @@
 //! * Another server answers all the same: [`StartError::NotOurs`].
 //! * The program is missing, refuses its configuration, or never gets ready: typed, with the end of its log.
 //! * The test ends without unwinding: the kernel kills the server ([`Proc::spawn_tied`](crate::Proc)).
+//! * A test run looks for what was left behind: the server keeps its environment, and the mark in it.
 //! * A frozen server answers nobody: the harness's own questions fail after 5 s instead of hanging.
 
 mod options;

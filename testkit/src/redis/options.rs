@@ -195,6 +195,8 @@ impl RedisOptions {
     /// of the machine can read.
     pub(super) fn write(&self, file: &Path, place: &Place<'_>) -> io::Result<()> {
         let mut text = String::from("bind 127.0.0.1\ndaemonize no\nsave \"\"\n");
+        // A title is written over the environment, and with it over the mark that leftovers are found by.
+        text.push_str("set-proc-title no\n");
         // Or a replica waits 5 s for others that might want the same.
         text.push_str("repl-diskless-sync-delay 0\n");
         let mut line = |name: &str, value: &str| {

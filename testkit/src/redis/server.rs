@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use super::options::Place;
 use super::{Connection, Persistence, RedisOptions, Reply};
 use crate::tree::states_of_threads;
-use crate::{Port, Proc, Scratch, eventually, listeners, listens};
+use crate::{Port, Proc, Process, Scratch, children_of, eventually, listeners, listens};
 
 /// A start takes 20 ms; a machine whose processors are all busy needs its time.
 const START_WITHIN: Duration = Duration::from_secs(20);
@@ -337,7 +337,7 @@ impl RedisServer {
         });
     }
 
-    /// Ends it at once (SIGKILL), frozen or not, and reaps it: its connections are gone and its port is
+    /// Ends it and what it forked at once (SIGKILL), frozen or not, and reaps it: its connections are gone and its port is
     /// free when this returns. Nothing happens when it is down already.
     ///
     /// # Panics
@@ -345,7 +345,7 @@ impl RedisServer {
     #[track_caller]
     pub fn kill(&self) {
         if let Some(mut proc) = self.lock().proc.take() {
-            proc.kill();
+            kill_with_children(&proc);
             proc.wait(SETTLE_WITHIN, "it was killed");
         }
     }
@@ -483,10 +483,25 @@ impl RedisServer {
     }
 }
 
+/// Kills the server and what it forked to write a snapshot or to rewrite its log. These would go on without
+/// it, and they write a title over their environment, so that no mark leads to them.
+fn kill_with_children(proc: &Proc) {
+    // Who is stopped forks no more.
+    proc.signal(Signal::STOP);
+    let children: Vec<Process> =
+        children_of(proc.pid()).iter().filter_map(|child| Process::open_same(child).ok()).collect();
+    proc.kill();
+    for child in children {
+        child.kill();
+    }
+}
+
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // Before its directory goes. The process kills and reaps all of its own on drop.
-        drop(self.lock().proc.take());
+        // Before its directory goes. What is killed here is reaped when the process is dropped.
+        if let Some(proc) = self.lock().proc.take() {
+            kill_with_children(&proc);
+        }
     }
 }
 
