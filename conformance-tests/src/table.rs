@@ -262,7 +262,7 @@ pub const CASES: &[Case] = cases! {
     "admin/prepare_and_probe_change_nothing" needs [Admin] proven_by [PrepareEmpties]
         => admin::prepare_and_probe_change_nothing;
 
-    "model/random_calls_agree_with_the_model" needs [] proven_by [GrantsTwice, StuckToken, ReacquireNewToken, RenewRevivesExpired, RenewIgnoresOwner, ReleaseIgnoresOwner, KeptNameIsFreedAgain, RepeatedFloorIgnored, ForceReleaseBlind, FenceAcceptsLower, PurgeForgetsMark, ExpiredTokenForgotten]
+    "model/random_calls_agree_with_the_model" needs [] proven_by [GrantsTwice, StuckToken, ReacquireNewToken, RenewRevivesExpired, RenewIgnoresOwner, ReleaseIgnoresOwner, KeptNameIsFreedAgain, RepeatedFloorIgnored, ForceReleaseBlind, FenceAcceptsLower, PurgeForgetsMark, ExpiredTokenForgotten, RenewReversesBatch, RenewUsesFirstTtl, RenewUsesFirstFloor, RenewAnchorLate, GrantAnchorLate, ExpiryInWholeSeconds, InspectOverstatesRemaining, HolderInfoDropped, ReleasedTokenForgotten]
         => model::random_calls_agree_with_the_model;
 
     "history/contention_under_faults_breaks_no_property" needs [] proven_by [GrantsTwice, StuckToken, DeadlineFromReply, AbandonedNotCleaned, ReleaseIgnoresOwner, FenceAcceptsLower]

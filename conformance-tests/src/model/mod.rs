@@ -12,11 +12,14 @@ use proptest::strategy::Union;
 use proptest_state_machine::Sequential;
 
 mod run;
+mod store;
 
 pub(crate) use run::{Limits, agree};
 
 /// How many names one sequence is about.
 const NAMES: usize = 2;
+/// How many owners are renewed in one call, where the store takes so many.
+const BATCH: usize = 3;
 /// How many connections call.
 const NODES: usize = 3;
 /// How many keys of fenced values there are.
@@ -36,6 +39,8 @@ pub(crate) struct Abilities {
     keep_for: bool,
     floors: bool,
     ttl_change: bool,
+    /// Renewals of one call, at most.
+    batch_max: usize,
     admin: bool,
     fenced: bool,
     /// What holds for all names may be changed.
@@ -94,6 +99,11 @@ pub(crate) enum Call {
         owner: usize,
         ttl: usize,
         floor: bool,
+    },
+    /// The last owners in one call.
+    RenewBatch {
+        node: usize,
+        ttls: [usize; BATCH],
     },
     Release {
         node: usize,
@@ -166,6 +176,34 @@ impl Model {
         }
     }
 
+    /// How long until the name is free, in milliseconds; none when it is, or when nothing runs out.
+    fn free_in_ms(&self, name: usize) -> Option<u64> {
+        match self.names[name] {
+            Taken::By { until_ms, .. } | Taken::Kept { until_ms } if self.now_ms < until_ms => {
+                (until_ms < u64::MAX).then(|| until_ms - self.now_ms)
+            }
+            _ => None,
+        }
+    }
+
+    /// Who is renewed by a batch, each for which ttl.
+    fn batch(&self, ttls: [usize; BATCH]) -> Vec<(usize, usize)> {
+        let owners = self.owners.len();
+        let last = owners.saturating_sub(BATCH.min(self.abilities.batch_max))..owners;
+        last.zip(ttls).map(|(owner, ttl)| (owner, self.ttl_of(owner, ttl))).collect()
+    }
+
+    /// The ttl of a renewal: the owner's, where it cannot be changed.
+    fn ttl_of(&self, owner: usize, ttl: usize) -> usize {
+        if self.abilities.ttl_change { ttl } else { self.owners[owner].ttl }
+    }
+
+    fn renew(&mut self, owner: usize, ttl: usize) {
+        if self.holder(self.owners[owner].name) == Some(owner) {
+            self.grant(owner, ttl);
+        }
+    }
+
     /// Whether the name is kept taken without an owner.
     fn is_kept(&self, name: usize) -> bool {
         matches!(self.names[name], Taken::Kept { until_ms } if self.now_ms < until_ms)
@@ -227,10 +265,11 @@ impl Model {
             }
             Call::Again { owner, ttl, .. } => self.ask(owner, ttl),
             Call::Renew { owner, ttl, .. } => {
-                let ttl = if self.abilities.ttl_change { ttl } else { self.owners[owner].ttl };
-                if self.holder(self.owners[owner].name) == Some(owner) {
-                    self.grant(owner, ttl);
-                }
+                let ttl = self.ttl_of(owner, ttl);
+                self.renew(owner, ttl);
+            }
+            Call::RenewBatch { ttls, .. } => {
+                self.batch(ttls).into_iter().for_each(|(owner, ttl)| self.renew(owner, ttl));
             }
             Call::Release { owner, keep, .. } => {
                 let name = self.owners[owner].name;
@@ -316,7 +355,9 @@ fn next_calls(model: &Model) -> BoxedStrategy<Call> {
         let renew = renewed.prop_map(|(node, owner, ttl, floor)| Call::Renew { node, owner, ttl, floor });
         let released = (node(), owner(), rarely(keep_for));
         let release = released.prop_map(|(node, owner, keep)| Call::Release { node, owner, keep });
-        all.extend([(2, again.boxed()), (4, renew.boxed()), (4, release.boxed())]);
+        let batch = (node(), [ttl(), ttl(), ttl()]);
+        let batch = batch.prop_map(|(node, ttls)| Call::RenewBatch { node, ttls });
+        all.extend([(2, again.boxed()), (3, renew.boxed()), (2, batch.boxed()), (4, release.boxed())]);
     }
     if time {
         all.push((4, (0..STEPS_MS.len()).prop_map(|step| Call::Pass { step }).boxed()));
