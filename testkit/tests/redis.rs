@@ -78,6 +78,9 @@ fn what_cannot_start_says_why() {
     assert!(matches!(error, StartError::Ended { .. } | StartError::Program { .. }), "{error}");
     let error = RedisOptions::new().config("maxmemory", "many").start().expect_err("not a number");
     assert!(matches!(error, StartError::Ended { .. }), "{error}");
+    // It runs, and answers the harness, and is not who listens on the port.
+    let error = RedisOptions::new().config("port", "0").start().expect_err("nobody is on its port");
+    assert!(matches!(error, StartError::NotOurs { .. }), "{error}");
 }
 
 #[test]

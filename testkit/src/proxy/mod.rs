@@ -11,6 +11,25 @@
 //! 5. Every fault is counted ([`Proxy::counts`], [`Rule::hits`]): a test that saw nothing bad can show that
 //!    something bad was there to be seen.
 //!
+//! A write whose answer is lost, as a client sees it:
+//!
+//! ```
+//! use leasehold_testkit::proxy::{Action, Ending, When};
+//! use leasehold_testkit::redis::{Connection, RedisServer};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = RedisServer::plain()?;
+//! let proxy = server.proxy()?;
+//! let lost = proxy.once(When::reply_to_request().containing("lease:a"), Action::Lose(Ending::Reset));
+//!
+//! let mut client = Connection::tcp(proxy.addr())?;
+//! assert!(client.command(["SET", "lease:a", "me"]).is_err());
+//! assert_eq!(lost.hits(), 1); // the danger was there,
+//! assert_eq!(server.must(["GET", "lease:a"]).text().as_deref(), Some("me")); // and it is written
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What each fault is at the level of TCP
 //!
 //! | fault | sender | receiver |
@@ -40,6 +59,7 @@
 mod connection;
 mod framing;
 mod link;
+mod listener;
 mod pump;
 mod rule;
 
@@ -48,44 +68,25 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::mpsc::{RecvTimeoutError, Sender as Done, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::Port;
-use connection::{Order, Wanted, serve};
+use connection::{Order, Wanted};
 pub use framing::Framing;
 use link::Link;
 pub use link::{Counts, Direction, Peer, WayCounts};
+use listener::{Door, Turn, accept_all, listen};
 use rule::Rules;
 pub use rule::{Action, Ending, Rule, When};
 
-/// Connections at a time. More than any test makes: whoever reaches it tests the proxy.
-const CONNECTIONS_MAX: usize = 1024;
 /// How long the proxy's own thread may take to do what it was told. It takes microseconds.
 const DONE_WITHIN: Duration = Duration::from_secs(10);
-/// After a failure to accept (no descriptor left), before the next try.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-
-/// What happens to connections that arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
-    Open,
-    Refusing,
-    Resetting,
-}
-
-/// An order to the listener, answered when it is done.
-struct Turn {
-    door: Door,
-    done: Done<io::Result<()>>,
-}
-
 /// What the control side and the proxy's thread share.
 #[derive(Debug)]
 struct Shared {
@@ -352,71 +353,4 @@ impl Shared {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Every change is one step: what a panic left behind is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(addr)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-async fn accept_all(shared: Arc<Shared>, first: std::net::TcpListener, mut turns: UnboundedReceiver<Turn>) {
-    let Ok(addr) = first.local_addr() else { return };
-    let mut listener = TcpListener::from_std(first).ok();
-    let (mut door, mut next) = (Door::Open, 0_u64);
-    loop {
-        tokio::select! {
-            biased;
-            turn = turns.recv() => {
-                let Some(turn) = turn else { return };
-                let turned = match turn.door {
-                    Door::Refusing => {
-                        listener = None;
-                        Ok(())
-                    }
-                    Door::Open | Door::Resetting if listener.is_some() => Ok(()),
-                    Door::Open | Door::Resetting => {
-                        listen(addr).and_then(TcpListener::from_std).map(|bound| listener = Some(bound))
-                    }
-                };
-                door = turn.door;
-                let _ = turn.done.send(turned);
-            }
-            accepted = accept(listener.as_ref()) => {
-                match accepted {
-                    Ok(client) => admit(&shared, door, next, client),
-                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-                }
-                next += 1;
-            }
-        }
-    }
-}
-
-async fn accept(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
-    match listener {
-        Some(listener) => Ok(listener.accept().await?.0),
-        None => std::future::pending().await,
-    }
-}
-
-fn admit(shared: &Arc<Shared>, door: Door, id: u64, client: TcpStream) {
-    let (orders, todo) = unbounded_channel();
-    let admitted = {
-        let mut live = lock(&shared.live);
-        let admitted = door == Door::Open && live.len() < CONNECTIONS_MAX;
-        if admitted {
-            live.insert(id, orders);
-        }
-        admitted
-    };
-    shared.count(|counts| {
-        counts.connections += 1;
-        counts.turned_away += u64::from(!admitted);
-    });
-    if admitted {
-        tokio::spawn(serve(Arc::clone(shared), id, client, todo));
-    } else {
-        let _ = client.set_zero_linger();
-    }
 }

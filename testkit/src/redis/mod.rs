@@ -21,12 +21,16 @@
 //! * A test run looks for what was left behind: the server keeps its environment, and the mark in it.
 //! * A frozen server answers nobody: the harness's own questions fail after 5 s instead of hanging.
 
+mod error;
+mod info;
 mod options;
 mod resp;
 mod server;
 
+pub use error::StartError;
+pub use info::CommandStat;
 #[cfg(feature = "tls")]
 pub use options::ClientAuth;
 pub use options::{Persistence, RedisOptions};
 pub use resp::{Connection, Reply, encode};
-pub use server::{CommandStat, Keep, RedisServer, StartError};
+pub use server::{Keep, RedisServer};

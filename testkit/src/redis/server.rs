@@ -1,24 +1,24 @@
 //! The running server.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::process::Signal;
 
+use super::info::parse_info;
 use super::options::Place;
-use super::{Connection, Persistence, RedisOptions, Reply};
+use super::{Connection, Persistence, RedisOptions, Reply, StartError};
 use crate::tree::states_of_threads;
 use crate::{Port, Proc, Process, Scratch, children_of, eventually, listeners, listens};
 
 /// A start takes 20 ms; a machine whose processors are all busy needs its time.
-const START_WITHIN: Duration = Duration::from_secs(20);
+pub(super) const START_WITHIN: Duration = Duration::from_secs(20);
 /// As long for what needs one turn of the scheduler.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// Ports lost in a row to somebody else before giving up.
@@ -28,55 +28,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How much of the log an error shows.
 const LOG_LINES_SHOWN: usize = 12;
 
-/// Why no server runs.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// No port is to be had, or somebody else answers on the one that was asked for.
-    #[error("no port for the server: {0}")]
-    NoPort(#[source] io::Error),
-    /// Directory, files or the program itself are not there.
-    #[error("cannot start {program}: {source}")]
-    Program {
-        /// What was to be run.
-        program: PathBuf,
-        /// What stood against it.
-        #[source]
-        source: io::Error,
-    },
-    /// It ended at once.
-    #[error("the server ended ({status}); its log ends with:\n{log}")]
-    Ended {
-        /// How.
-        status: ExitStatus,
-        /// Its last words.
-        log: String,
-    },
-    /// It runs and does not answer.
-    #[error("the server is not ready after {waited:?} ({last}); its log ends with:\n{log}")]
-    NotReady {
-        /// How long it was waited for.
-        waited: Duration,
-        /// The last failure.
-        last: String,
-        /// Its last words.
-        log: String,
-    },
-    /// Who answers on the port is not the process that was started.
-    #[error("port {port} is answered by {found}, not by the server that was started (process {pid})")]
-    NotOurs {
-        /// The port.
-        port: u16,
-        /// The process that was started.
-        pid: i32,
-        /// Who was found.
-        found: String,
-    },
-    /// A restart was to keep data that this server never writes down.
-    #[error("the server runs without persistence: no restart keeps its data (set a Persistence)")]
-    KeepsNothing,
-}
-
 /// What a restarted server finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
@@ -84,19 +35,6 @@ pub enum Keep {
     Data,
     /// An empty directory: the server has forgotten everything.
     Nothing,
-}
-
-/// How often a command was called: a line of `INFO commandstats`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CommandStat {
-    /// Calls, also those by a script.
-    pub calls: u64,
-    /// Time in all of them, in microseconds.
-    pub usec: u64,
-    /// Refused before they were run (rights, arguments, memory).
-    pub rejected_calls: u64,
-    /// Ended with an error.
-    pub failed_calls: u64,
 }
 
 /// A server that was started for a test. Dropped, it is killed and its directory removed.
@@ -414,59 +352,6 @@ impl RedisServer {
         }
     }
 
-    /// A section of `INFO`, by name.
-    ///
-    /// # Panics
-    /// When the server cannot be asked.
-    #[track_caller]
-    pub fn info(&self, section: &str) -> BTreeMap<String, String> {
-        parse_info(&self.must(["INFO", section]))
-    }
-
-    /// How often each command was called since the start or the last [`RedisServer::reset_stats`]. The
-    /// names are small, with a bar before a subcommand (`script|load`); commands that a script calls are
-    /// counted beside the script, and so is the question itself from the second time on.
-    ///
-    /// # Panics
-    /// When the server cannot be asked.
-    #[track_caller]
-    pub fn command_stats(&self) -> BTreeMap<String, CommandStat> {
-        let info = self.info("commandstats");
-        let stat = |(name, line): (&String, &String)| {
-            Some((name.strip_prefix("cmdstat_")?.to_owned(), parse_stat(line)))
-        };
-        info.iter().filter_map(stat).collect()
-    }
-
-    /// How often one command was called: see [`RedisServer::command_stats`].
-    ///
-    /// # Panics
-    /// When the server cannot be asked.
-    #[track_caller]
-    pub fn calls(&self, command: &str) -> u64 {
-        self.command_stats().get(command).map_or(0, |stat| stat.calls)
-    }
-
-    /// Counts from zero again (`CONFIG RESETSTAT`).
-    ///
-    /// # Panics
-    /// When the server cannot be asked.
-    #[track_caller]
-    pub fn reset_stats(&self) {
-        self.must(["CONFIG", "RESETSTAT"]);
-    }
-
-    /// Waits until this replica is synchronised with its primary and follows it.
-    ///
-    /// # Panics
-    /// When it is not linked within 20 s: a first synchronisation waits for the primary's next turn.
-    #[track_caller]
-    pub fn wait_linked(&self) {
-        eventually(START_WITHIN, "a replica is linked to its primary", || {
-            (self.info("replication").get("master_link_status")? == "up").then_some(())
-        });
-    }
-
     fn data(&self) -> PathBuf {
         self.dir.join("data")
     }
@@ -523,38 +408,5 @@ impl Admin {
 impl std::fmt::Debug for Admin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Admin").field("socket", &self.socket).finish_non_exhaustive()
-    }
-}
-
-fn parse_info(reply: &Reply) -> BTreeMap<String, String> {
-    let text = reply.text().unwrap_or_default();
-    let pair = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.to_owned()));
-    text.lines().filter_map(pair).collect()
-}
-
-fn parse_stat(line: &str) -> CommandStat {
-    let mut stat = CommandStat::default();
-    for (name, value) in line.split(',').filter_map(|pair| pair.split_once('=')) {
-        let field = match name {
-            "calls" => &mut stat.calls,
-            "usec" => &mut stat.usec,
-            "rejected_calls" => &mut stat.rejected_calls,
-            "failed_calls" => &mut stat.failed_calls,
-            _ => continue,
-        };
-        *field = value.parse().unwrap_or(0);
-    }
-    stat
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_command_stats_is_read() {
-        let stat = parse_stat("calls=3,usec=77,usec_per_call=25.67,rejected_calls=1,failed_calls=2");
-        assert_eq!(stat, CommandStat { calls: 3, usec: 77, rejected_calls: 1, failed_calls: 2 });
-        assert_eq!(parse_stat("calls=3,usec=7").rejected_calls, 0);
     }
 }
