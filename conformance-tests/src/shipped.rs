@@ -64,6 +64,20 @@ pub const LEAST: &[Least] = &[
         admin: true,
         fenced: true,
     },
+    Least {
+        name: "redis",
+        expiry: Expiry::Ttl,
+        token: TokenSource::Value,
+        durability: Durability::Process,
+        wait: WaitMode::Notify,
+        ttl_change: TtlChange::InPlace,
+        ttl_min: Duration::from_millis(500),
+        ttl_max: DAY,
+        batch_max: 500,
+        keep_for: Declared::Yes,
+        admin: true,
+        fenced: true,
+    },
 ];
 
 impl Least {

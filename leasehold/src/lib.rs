@@ -33,6 +33,7 @@
 //! |---|---|---|
 //! | `memory://name` | this process, for all who name it | always there |
 //! | `sqlite:///abs/path.db`, `sqlite://rel.db`, `sqlite:rel.db` | a local file | `sqlite` (on by default) |
+//! | `redis://host:6379/0`, `rediss://host` (TLS), `redis+unix:///run/redis.sock`, `valkey://`, `valkeys://` | a Redis or Valkey server | `redis` |
 //!
 //! Everything of [`leasehold_core`] is re-exported here. Stores of third parties join through
 //! [`Registry::builder`].
@@ -55,6 +56,8 @@ mod url;
 use std::sync::Arc;
 
 pub use leasehold_core::*;
+#[cfg(feature = "redis")]
+pub use leasehold_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite as sqlite;
 

@@ -14,12 +14,14 @@ use std::path::PathBuf;
 use percent_encoding::percent_decode_str;
 
 /// Parameters whose values may be shown. Everything else may be a secret.
-const SHOWN_PARAMETERS: [&str; 16] = [
+const SHOWN_PARAMETERS: [&str; 24] = [
+    "allow_eviction",
     "allow_network_fs",
     "busy_timeout",
     "cache",
     "connect_timeout",
     "create",
+    "db",
     "durability",
     "immutable",
     "mode",
@@ -27,9 +29,15 @@ const SHOWN_PARAMETERS: [&str; 16] = [
     "op_timeout",
     "poll",
     "poll_interval",
+    "protocol",
     "schema",
     "synchronous",
     "timeout",
+    "tls_ca",
+    "tls_cert",
+    "tls_insecure",
+    "tls_key",
+    "tls_server_name",
     "ttl",
 ];
 
@@ -240,6 +248,21 @@ impl StoreUrl {
             return Err(UrlError::Shape(
                 "the store URL names no file: write sqlite:///absolute/path.db or sqlite://relative.db",
             ));
+        }
+        if text.contains('\0') {
+            return Err(UrlError::Shape("a file name cannot hold a NUL (%00)"));
+        }
+        Ok(PathBuf::from(text))
+    }
+
+    /// The path, decoded, of schemes that name a socket: `redis+unix:///run/redis.sock`.
+    ///
+    /// # Errors
+    /// [`UrlError::Encoding`]; [`UrlError::Shape`] when there is no path, or a NUL in it.
+    pub fn socket_path(&self) -> Result<PathBuf, UrlError> {
+        let text = decode(&self.path, "path")?;
+        if text.len() < 2 {
+            return Err(UrlError::Shape("the store URL names no socket: write redis+unix:///run/redis.sock"));
         }
         if text.contains('\0') {
             return Err(UrlError::Shape("a file name cannot hold a NUL (%00)"));

@@ -1,0 +1,10 @@
+-- Raises the floor of the names that have none of their own. KEYS: namespace. ARGV: token (20 digits).
+local namespace = redis.call('GET', KEYS[1])
+if namespace and (#namespace ~= 20 or string.find(namespace, '%D')) then
+  return -1
+end
+if namespace and namespace >= ARGV[1] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1
