@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use leasehold_core::{
     AcquireRequest, Attempt, BackendContext, BackendError, Contention, Effect, ErrorKind, Facets, Fenced,
-    FencedStore, FencedValue, ForceRelease, Inspection, LeaseAdmin, LeaseBackend, LeaseName, Mode, Page,
-    Profile, ReleaseRequest, Released, RenewAnswer, Renewal, Token, Waiter, async_trait,
+    FencedStore, FencedValue, ForceRelease, HolderView, Inspection, LeaseAdmin, LeaseBackend, LeaseName,
+    Mode, Page, Profile, ReleaseRequest, Released, RenewAnswer, Renewal, Token, Waiter, async_trait,
 };
 
 use crate::history::{Action, Event, Open, Recorder};
@@ -63,6 +63,12 @@ fn failed(open: Open, error: &BackendError) {
     }
 }
 
+/// Who was shown to hold the name, under which token.
+fn shown(end: &mut Event, holder: Option<&HolderView>) {
+    end.holder = holder.map(|holder| holder.fingerprint.clone());
+    end.token = holder.map(|holder| holder.token.get());
+}
+
 fn released(open: Open, answer: &Result<Released, BackendError>, kept: Option<u64>, token: Option<Token>) {
     match answer {
         Err(error) => failed(open, error),
@@ -97,6 +103,7 @@ impl LeaseBackend for Recorded {
             return self.inner.acquire(request).await;
         }
         let open = self.begin(Action::Acquire, &request.name, &request.owner.fingerprint(), None);
+        self.recorder.claim(request.claim());
         let answer = self.inner.acquire(request).await;
         match &answer {
             Err(error) => failed(open, error),
@@ -105,7 +112,8 @@ impl LeaseBackend for Recorded {
                 end.until_ns = Some((grant.anchor + grant.ttl).as_nanos());
             }),
             Ok(Attempt::Held(seen)) => {
-                open.fail(|end| end.holder = seen.holder.as_ref().map(|holder| holder.fingerprint.clone()));
+                self.recorder.unclaim(&request.claim());
+                open.fail(|end| shown(end, seen.holder.as_ref()));
             }
         }
         answer
@@ -134,6 +142,9 @@ impl LeaseBackend for Recorded {
         let claim = &request.claim;
         let open = self.begin(Action::Release, &claim.name, &claim.owner.fingerprint(), None);
         let answer = self.inner.release(request).await;
+        if answer.is_ok() {
+            self.recorder.unclaim(claim);
+        }
         released(open, &answer, self.kept_until(request.keep_for), None);
         answer
     }
@@ -144,7 +155,7 @@ impl LeaseBackend for Recorded {
         match &answer {
             Err(error) => failed(open, error),
             Ok(seen) => open.ok(|end| {
-                end.holder = seen.holder().map(|holder| holder.fingerprint.clone());
+                shown(end, seen.holder());
                 end.waiting = seen.waiting;
             }),
         }

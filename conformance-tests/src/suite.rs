@@ -5,14 +5,14 @@
 //!    for all names of the store, or need faults that only a harness can bring about, are skipped.
 //! 2. Every call passes through a recorder, which is kept: it knows every name, token and fenced
 //!    value that was ever made, also by a case that hangs.
-//! 3. At the end, and after an interruption too, grants and kept names under the prefix are ended by
-//!    their tokens, and fenced values purged.
+//! 3. At the end, and after an interruption too, everything that may be held is released by its owner,
+//!    names that were kept taken are freed by their tokens, and fenced values purged.
 //!
 //! # What can go wrong, and where it is handled
 //! * A case hangs: it is stopped after its limit, and after a few in a row the run ends
 //!   ([`Outcome::Failed`]).
 //! * The store goes away before the clean-up: [`Cleaned::left`] says what is left and for how long.
-//! * A store without operations for people: what cases still held runs out by itself.
+//! * A store without operations for people: names that were kept taken run out by themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    Clock, FencedStore, ForceRelease, Inspection, LeaseAdmin, LeaseBackend, LeaseName, Page, SystemClock,
-    Token,
+    Claim, Clock, FencedStore, ForceRelease, Inspection, LeaseAdmin, LeaseBackend, LeaseName, Page,
+    ReleaseRequest, Released, SystemClock, Token,
 };
 
 use crate::history::{Action, Kind, Recorder};
@@ -34,6 +34,8 @@ use crate::{CASES, Case, Factory, Harness, Limits, report};
 
 /// How often it is looked whether the run is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A store that takes longer for one release is not there any more.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// After an interruption so long for the cases under way, which give back what they hold.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -168,11 +170,12 @@ impl Suite {
     /// Removes what the run made, as far as the store lets it, within `limit`.
     pub fn clean_up(&self, limit: Duration) -> Cleaned {
         let Ok(backend) = &self.presence.backend else { return Cleaned::default() };
-        let (backend, prefix, made) = (Arc::clone(backend), self.prefix.clone(), self.made());
+        let (backend, prefix) = (Arc::clone(backend), self.prefix.clone());
+        let (made, claims) = (self.made(), self.claims());
         let cleaned = limited("clean-up", limit, move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| error.to_string())?;
-            Ok::<Cleaned, String>(runtime.block_on(clean(&*backend, &prefix, &made)))
+            Ok::<Cleaned, String>(runtime.block_on(clean(&*backend, &prefix, &made, claims)))
         });
         match cleaned {
             Ok(Ok(cleaned)) => cleaned,
@@ -183,6 +186,12 @@ impl Suite {
         }
     }
 
+    /// What may still be held.
+    fn claims(&self) -> Vec<Claim> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.iter().flat_map(Recorder::claims).collect()
+    }
+
     /// Every name that was made, with all that is known of it.
     fn made(&self) -> BTreeMap<String, Made> {
         let mut made: BTreeMap<String, Made> = BTreeMap::new();
@@ -190,7 +199,11 @@ impl Suite {
             recorder.each(|event| {
                 let of_name = made.entry(event.name.clone()).or_default();
                 match (event.action, event.kind, event.token) {
-                    (Action::Acquire, Kind::Ok, Some(token)) => of_name.granted.push(token),
+                    // A renewal may have raised it: then a look shows it.
+                    (Action::Acquire | Action::Look, _, Some(token)) => of_name.granted.push(token),
+                    (Action::Release, Kind::Ok, _) => {
+                        of_name.kept_until_ns = of_name.kept_until_ns.max(event.until_ns);
+                    }
                     (Action::Write, _, Some(token)) => {
                         of_name.presented = of_name.presented.max(Some(token));
                     }
@@ -263,26 +276,60 @@ impl Work {
 /// What a run did with a name.
 #[derive(Clone, Debug, Default)]
 struct Made {
-    /// Tokens that it was granted under.
+    /// Tokens that it was granted under, or shown to be.
     granted: Vec<u64>,
     /// The highest token that was presented to its fence.
     presented: Option<u64>,
+    /// Until when a release kept it taken.
+    kept_until_ns: Option<u64>,
 }
 
-async fn clean(backend: &dyn LeaseBackend, prefix: &str, made: &BTreeMap<String, Made>) -> Cleaned {
+async fn clean(
+    backend: &dyn LeaseBackend,
+    prefix: &str,
+    made: &BTreeMap<String, Made>,
+    claims: Vec<Claim>,
+) -> Cleaned {
     let mut cleaned = Cleaned::default();
+    release(backend, claims, &mut cleaned).await;
     let facets = backend.facets();
     if let Some(fenced) = facets.fenced {
         purge(fenced, made, &mut cleaned).await;
     }
     match facets.admin {
         Some(admin) => free(admin, prefix, made, &mut cleaned).await,
-        None => cleaned.left.push(
-            "this store has no operations for people: what cases that failed still hold runs out by itself"
-                .to_owned(),
-        ),
+        None => {
+            let now_ns = SystemClock.now().as_nanos();
+            let kept = made.values().filter_map(|of| of.kept_until_ns?.checked_sub(now_ns));
+            if let Some(longest) = kept.max().map(Duration::from_nanos) {
+                cleaned
+                    .left
+                    .push(format!("names that were kept taken run out by themselves, in {longest:?}"));
+            }
+        }
     }
     cleaned
+}
+
+/// Releases everything that may be held, by its owner: that leaves the least behind.
+async fn release(backend: &dyn LeaseBackend, claims: Vec<Claim>, cleaned: &mut Cleaned) {
+    let all = claims.len();
+    for (done, claim) in claims.into_iter().enumerate() {
+        let request = ReleaseRequest::new(claim, SystemClock.now());
+        let answer = tokio::time::timeout(RELEASE_LIMIT, backend.release(&request)).await;
+        match answer {
+            Ok(Ok(Released::Released)) => cleaned.freed += 1,
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => cleaned.left.push(format!("{:?}: {error}", request.claim.name)),
+            Err(_) => {
+                let left = all - done;
+                cleaned
+                    .left
+                    .push(format!("the store answers no release: {left} grants run out by themselves"));
+                return;
+            }
+        }
+    }
 }
 
 /// Purges fenced values; the mark of the highest token stays.
@@ -346,7 +393,7 @@ async fn end(
         let (by, reason) = ("leasehold conformance", "the run has ended");
         let request = ForceRelease::new(seen.name.clone(), token, by, reason, SystemClock.now());
         match admin.force_release(&request).await? {
-            leasehold_core::Released::NotHeld { .. } => {}
+            Released::NotHeld { .. } => {}
             _ => return Ok(true),
         }
     }

@@ -98,7 +98,8 @@ async fn others_keep_what_they_have_and_nothing_of_the_run_is_left() {
     let before = server.taken(&prefix).await;
     let cleaned = suite.clean_up(Duration::from_secs(20));
     assert_eq!(cleaned.left, Vec::<String>::new());
-    assert_eq!(cleaned.freed, before.len(), "{cleaned:?}");
+    // Also what had run out and lay there still.
+    assert!(before.len() > 10 && cleaned.freed >= before.len(), "{before:?}, {cleaned:?}");
     assert!(cleaned.freed > 10 && cleaned.purged > 5 && cleaned.marks > cleaned.purged, "{cleaned:?}");
     assert_eq!(server.taken(&prefix).await, []);
     for (name, seen) in theirs {
@@ -184,6 +185,6 @@ fn a_store_that_hangs_ends_with_the_cases_that_found_it() {
     let (_, _, failed) = run(&suite, "release/");
     assert!(failed.iter().any(|(_, why)| why.contains("stopped by force")), "{failed:?}");
     assert!(*hung.lock().expect("no panic under it") > 0, "nothing hung");
-    let cleaned = suite.clean_up(Duration::from_secs(5));
-    assert!(cleaned.left[0].contains("no operations for people"), "{cleaned:?}");
+    let cleaned = suite.clean_up(Duration::from_secs(30));
+    assert!(cleaned.left[0].starts_with("the store answers no release: "), "{cleaned:?}");
 }

@@ -31,7 +31,7 @@
 //! | `name`, `owner` | always | the lease's name; who acts, by fingerprint (empty for nobody in particular) |
 //! | `at_ns` | always | when, on the boot clock |
 //! | `seq` | where one recorder saw all processes | orders what has one `at_ns` |
-//! | `token` | a grant; a write; a revoke | the token granted, presented, or revoked; decimal text. A write that failed without one was refused for another reason |
+//! | `token` | a grant; a write; a revoke; a look or a refusal | the token granted, presented, revoked, or shown as the holder's; decimal text. A write that failed without one was refused for another reason |
 //! | `until_ns` | a grant or a renewal; a release or a revoke | until when the holder believes; until when the name stays taken all the same |
 //! | `released` | a release or a revoke that succeeded | whether the store says that it ended a grant |
 //! | `holder` | a look; a refusal | the fingerprint of the holder that was shown |

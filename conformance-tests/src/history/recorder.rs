@@ -1,9 +1,10 @@
 //! Recording a history as it happens.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leasehold_core::{BackendContext, LeaseName, Token};
+use leasehold_core::{BackendContext, Claim, LeaseName, OwnerId, Token};
 
 use super::{Action, Event, History, HistoryError, Kind};
 
@@ -20,6 +21,9 @@ struct Log {
     ops: u64,
     /// Events that came when the log was full.
     dropped: u64,
+    /// What may be held: asked for, and neither refused nor released. Never shown: owner ids are
+    /// capabilities.
+    claims: HashMap<(LeaseName, OwnerId), Claim>,
 }
 
 impl Recorder {
@@ -81,6 +85,21 @@ impl Recorder {
         let events = log.events.clone();
         drop(log);
         History::of(events).map(Some)
+    }
+
+    /// Somebody asks, and may hold the name from now on.
+    pub(crate) fn claim(&self, claim: Claim) {
+        self.log().claims.insert((claim.name.clone(), claim.owner), claim);
+    }
+
+    /// Whoever asked holds nothing any more.
+    pub(crate) fn unclaim(&self, claim: &Claim) {
+        self.log().claims.remove(&(claim.name.clone(), claim.owner));
+    }
+
+    /// What may still be held.
+    pub(crate) fn claims(&self) -> Vec<Claim> {
+        self.log().claims.values().cloned().collect()
     }
 
     /// Shows what was recorded so far, event by event.
