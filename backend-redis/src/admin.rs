@@ -106,7 +106,9 @@ impl LeaseAdmin for RedisBackend {
     async fn raise_floor(&self, name: Option<&LeaseName>, token: Token) -> Result<(), BackendError> {
         const OP: &str = "raise_floor";
         match name {
-            Some(name) => self.raise(OP, &[name.clone()], token).await.map_err(|e| e.with_name(name)),
+            Some(name) => {
+                self.raise(OP, std::slice::from_ref(name), token).await.map_err(|e| e.with_name(name))
+            }
             None => {
                 self.raise_namespace(OP, token).await?;
                 self.raise_all(OP, token).await

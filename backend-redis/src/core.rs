@@ -25,7 +25,7 @@ use redis::{Cmd, Value};
 use tokio::runtime::{Handle, Id};
 
 use crate::RedisConfig;
-use crate::error::{Does, closed, native, timed_out};
+use crate::error::{Does, closed, native, stopped, timed_out};
 use crate::hub::Hub;
 use crate::keys::Keys;
 use crate::link::{Link, Purpose};
@@ -232,6 +232,7 @@ impl Store {
                 Err(closed(op))
             }
             Err(Unanswered::Broken(e)) => Err(native(op, does, source, e)),
+            Err(Unanswered::Stopped) => Err(stopped(op, does)),
             Err(Unanswered::TimedOut) => Err(timed_out(op, does, give_up.since(sent_at))),
         }
     }

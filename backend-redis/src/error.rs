@@ -214,6 +214,17 @@ pub(crate) fn closed(op: &'static str) -> BackendError {
     BackendError::new(ErrorKind::Closed, Effect::None, SCHEME, op, "the store was closed")
 }
 
+/// The watchdog stopped while an answer was waited for.
+pub(crate) fn stopped(op: &'static str, does: Does) -> BackendError {
+    let effect = match does {
+        // why: nothing is written by it.
+        Does::Read => Effect::None,
+        Does::Write => Effect::Unknown,
+    };
+    let message = "the watchdog of this backend has stopped: nobody keeps time for it any more";
+    BackendError::new(ErrorKind::Closed, effect, SCHEME, op, message)
+}
+
 /// Refused before anything was sent, or after a look that changed nothing.
 pub(crate) fn refused(op: &'static str, kind: ErrorKind, message: impl Into<String>) -> BackendError {
     // why: refused before anything was written.
@@ -232,6 +243,12 @@ pub(crate) fn connecting(op: &'static str, encrypted: bool, error: io::Error) ->
         io::ErrorKind::PermissionDenied => {
             (ErrorKind::PermissionDenied, "this user may not use the server's socket".to_owned())
         }
+        // A Redis that speaks no TLS waits for the end of a line that never comes.
+        io::ErrorKind::TimedOut if encrypted => (
+            ErrorKind::Unavailable,
+            "no TLS connection to the server came about within connect_timeout: is it reachable, and does it speak TLS at this port (if not, the scheme is redis://)?"
+                .to_owned(),
+        ),
         io::ErrorKind::TimedOut => {
             (ErrorKind::Unavailable, "no connection to the server came about within connect_timeout".to_owned())
         }

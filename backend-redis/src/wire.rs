@@ -6,7 +6,8 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ const QUEUE: usize = 1024;
 pub(crate) struct Wire {
     connection: MultiplexedConnection,
     driver: AbortHandle,
+    /// Set before the driver has noticed.
+    closed: AtomicBool,
     pub(crate) server: Server,
     waiting: AtomicUsize,
     /// Since when nothing has come, on the boot clock in µs, while something is waited for.
@@ -43,6 +46,8 @@ pub(crate) enum Unanswered {
     Broken(RedisError),
     /// The time limit came first.
     TimedOut,
+    /// The watchdog has stopped, and its clock with it.
+    Stopped,
 }
 
 impl Wire {
@@ -70,6 +75,7 @@ impl Wire {
         let mut wire = Wire {
             connection,
             driver,
+            closed: AtomicBool::new(false),
             server: Server::default(),
             waiting: AtomicUsize::new(0),
             quiet_since: AtomicU64::new(0),
@@ -109,11 +115,12 @@ impl Wire {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        !self.driver.is_finished()
+        !self.closed.load(Ordering::Acquire) && !self.driver.is_finished()
     }
 
     /// Ends the connection; what is under way on it is unknown.
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
         self.driver.abort();
     }
 
@@ -150,6 +157,8 @@ impl Wire {
                 self.close();
                 Err(Unanswered::Broken(e))
             }
+            // Sleeps end at once when the watchdog has stopped.
+            None if now < give_up => Err(Unanswered::Stopped),
             None => {
                 let quiet = now.as_micros().saturating_sub(self.quiet_since.load(Ordering::Relaxed));
                 if Duration::from_micros(quiet) >= SILENCE {
@@ -214,8 +223,7 @@ fn accepted(op: &'static str, value: Value) -> Result<Value, BackendError> {
 }
 
 fn handshake_error(op: &'static str, transport: &Transport, error: RedisError) -> BackendError {
-    use std::error::Error as _;
-    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let io = io_error(&error);
     match io {
         Some(io) if tls_trouble(io).is_some() || error.is_io_error() => {
             let kind = io.kind();
@@ -225,6 +233,16 @@ fn handshake_error(op: &'static str, transport: &Transport, error: RedisError) -
             }
         }
         _ => native(op, Does::Read, "", error),
+    }
+}
+
+/// The operating system's or TLS's error inside: the library keeps it in a shared box.
+fn io_error(error: &RedisError) -> Option<&std::io::Error> {
+    use std::error::Error;
+    let source = error.source()?;
+    match source.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
+        Some(shared) => shared.downcast_ref(),
+        None => source.downcast_ref(),
     }
 }
 

@@ -173,7 +173,7 @@ async fn a_refused_subscription_says_why() {
         config.password = Some(leasehold_redis::Secret::new("pw"));
     })
     .await;
-    let error = fixture.backend.waiter(&request("n", TTL)).await.err().expect("refused");
+    let error = fixture.backend.waiter(&request("n", TTL)).await.expect_err("refused");
     assert_eq!(error.kind(), leasehold_core::ErrorKind::PermissionDenied, "{error}");
     assert!(error.to_string().contains("subscribe"), "{error}");
     until("left", TTL, async || (fixture.backend.channels() == 0).then_some(())).await;
