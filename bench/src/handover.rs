@@ -2,10 +2,9 @@
 //!
 //! From just before the holder's release to just after the waiter's grant, on the clock that both
 //! share, with the waiter waiting for long. Once between two tasks of one process, and once between
-//! two processes that know nothing of each other but the file.
+//! two processes that know nothing of each other but the store.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +14,12 @@ use leasehold_testkit::{Proc, Scratch};
 use tokio::sync::Notify;
 
 use crate::memory::{Failure, runtime};
+use crate::place::Opened;
 use crate::report::Report;
-use crate::sqlite::Leases;
 use crate::stats::percentile;
 
 /// How long the name is held, so that the other one is surely waiting by then.
-const HOLD: Duration = Duration::from_millis(10);
+pub const HOLD: Duration = Duration::from_millis(10);
 /// How long the last holder stands back, so that the other one gets its turn.
 const STAND_BACK: Duration = Duration::from_millis(4);
 /// First argument of the second process.
@@ -31,7 +30,11 @@ const PEER: &str = "--handover-peer";
 /// # Errors
 /// The store's, or the second process's.
 pub fn measure(report: &mut Report, rounds: usize) -> Result<(), Failure> {
-    for (kind, latencies) in [("tasks", between_tasks(rounds)?), ("processes", between_processes(rounds)?)] {
+    let scratch = Scratch::new();
+    let url = format!("sqlite://{}", scratch.join("leases.db").display());
+    for (kind, latencies) in
+        [("tasks", between_tasks(&url, rounds)?), ("processes", between_processes(&url, rounds)?)]
+    {
         for percent in [50, 99] {
             let what = format!("handover between two {kind} on sqlite: p{percent}");
             report.note(what, percentile(&latencies, percent), "µs");
@@ -52,11 +55,10 @@ async fn acquire(client: &LeaseClient, name: &LeaseName) -> Result<leasehold_cor
     Ok(client.acquire(name, &Settings::new(), Wait::AtMost(Duration::from_secs(30))).await?)
 }
 
-fn between_tasks(rounds: usize) -> Result<Vec<f64>, Failure> {
-    let scratch = Scratch::new();
+fn between_tasks(url: &str, rounds: usize) -> Result<Vec<f64>, Failure> {
     let name = name()?;
     runtime()?.block_on(async {
-        let leases = Leases::open(&scratch.join("leases.db")).await?;
+        let leases = Opened::open(url).await?;
         let mut latencies = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let lease = acquire(leases.client(), &name).await?;
@@ -89,7 +91,7 @@ fn between_tasks(rounds: usize) -> Result<Vec<f64>, Failure> {
 }
 
 /// Sleeps on another thread, so that the tasks of this one go on.
-async fn pause(d: Duration) {
+pub async fn pause(d: Duration) {
     // A pool thread that only sleeps cannot fail to be joined.
     let _ = tokio::task::spawn_blocking(move || std::thread::sleep(d)).await;
 }
@@ -97,7 +99,7 @@ async fn pause(d: Duration) {
 /// One of two processes that hand a name back and forth.
 #[derive(Debug)]
 pub struct Peer {
-    path: PathBuf,
+    url: String,
     rounds: usize,
 }
 
@@ -114,7 +116,7 @@ impl Peer {
     pub fn from_args() -> Option<Self> {
         let mut args = std::env::args().skip(1);
         (args.next()? == PEER).then_some(())?;
-        Some(Peer { path: args.next()?.into(), rounds: args.next()?.parse().ok()? })
+        Some(Peer { url: args.next()?, rounds: args.next()?.parse().ok()? })
     }
 
     /// Goes through its turns and prints them.
@@ -131,7 +133,7 @@ impl Peer {
     fn turns(&self) -> Result<Vec<Moment>, Failure> {
         let name = name()?;
         runtime()?.block_on(async {
-            let leases = Leases::open(&self.path).await?;
+            let leases = Opened::open(&self.url).await?;
             let mut moments = Vec::with_capacity(2 * self.rounds);
             let now = || SystemClock.now().as_nanos();
             for _ in 0..self.rounds {
@@ -147,17 +149,19 @@ impl Peer {
     }
 }
 
-fn between_processes(rounds: usize) -> Result<Vec<f64>, Failure> {
-    let scratch = Scratch::new();
-    let path = scratch.join("leases.db");
-    // The file is there before the second process opens it.
-    runtime()?.block_on(async { Leases::open(&path).await.map(drop) })?;
+/// Hand-overs between this process and another one on the store that `url` names, in µs.
+///
+/// # Errors
+/// The store's, or the second process's.
+pub fn between_processes(url: &str, rounds: usize) -> Result<Vec<f64>, Failure> {
+    // What the store needs is there before the second process opens it.
+    runtime()?.block_on(async { Opened::open(url).await.map(drop) })?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(PEER).arg(&path).arg(rounds.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg(PEER).arg(url).arg(rounds.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut peer = Proc::spawn(&mut command)?;
-    let mut moments = Peer { path: path.to_path_buf(), rounds }.turns()?;
+    let mut moments = Peer { url: url.to_owned(), rounds }.turns()?;
     let output = peer.child_mut().stdout.take().ok_or("the peer's output is piped")?;
-    moments.extend(read(&path, output)?);
+    moments.extend(read(output)?);
     let status = peer.wait(Duration::from_secs(60), "it had as many rounds as this process");
     if !status.success() {
         return Err(format!("the second process failed ({status})").into());
@@ -172,11 +176,11 @@ fn between_processes(rounds: usize) -> Result<Vec<f64>, Failure> {
     if latencies.len() < rounds / 2 { Err("the processes did not take turns".into()) } else { Ok(latencies) }
 }
 
-fn read(path: &Path, output: impl std::io::Read) -> Result<Vec<Moment>, Failure> {
+fn read(output: impl std::io::Read) -> Result<Vec<Moment>, Failure> {
     let mut moments = Vec::new();
     for line in BufReader::new(output).lines() {
         let line = line?;
-        let (what, at) = line.split_once(' ').ok_or_else(|| format!("{}: {line:?}", path.display()))?;
+        let (what, at) = line.split_once(' ').ok_or_else(|| format!("the second process said {line:?}"))?;
         moments.push(Moment { at: at.parse()?, got: what == "got", mine: false });
     }
     Ok(moments)

@@ -9,6 +9,7 @@
 //! | [`memory`] | what a lease costs over a map under a lock, in time, allocations and clock readings |
 //! | [`held`] | what 100,000 held leases cost in memory and in renewals |
 //! | [`sqlite`] | what a lease costs over the two bare statements, and how many it sends |
+//! | [`redis`] | what a lease costs over the bare commands, alone, among many and over a slow link; how many calls it sends; held and handed over |
 //! | [`handover`] | how soon the next one has it, between tasks and between processes |
 
 pub mod alloc;
@@ -17,6 +18,8 @@ pub mod handover;
 pub mod held;
 pub mod machine;
 pub mod memory;
+pub mod place;
+pub mod redis;
 pub mod report;
 pub mod sqlite;
 pub mod stats;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold_bench::alloc::Counting;
 use leasehold_bench::memory::Failure;
+use leasehold_bench::redis::{self, Effort};
 use leasehold_bench::report::Report;
 use leasehold_bench::{handover, held, machine, memory, sqlite};
 
@@ -14,14 +15,14 @@ static ALLOCATOR: Counting = Counting;
 const USAGE: &str = "\
 Usage: leasehold-bench [OPTIONS] [PART...]
 
-Parts: memory, held, sqlite, handover (all when none is named)
+Parts: memory, held, sqlite, handover, redis (all when none is named)
 
       --quick   fewer and shorter rounds: a look, not a measurement
       --json    print JSON instead of a table
       --check   fail when a target is missed
 ";
 
-const PARTS: &[&str] = &["memory", "held", "sqlite", "handover"];
+const PARTS: &[&str] = &["memory", "held", "sqlite", "handover", "redis"];
 
 #[derive(Debug, Default)]
 struct Options {
@@ -73,6 +74,15 @@ fn measure(options: &Options) -> Result<Report, Failure> {
     if wants("handover") {
         eprintln!("handover ...");
         handover::measure(&mut report, if options.quick { 30 } else { 300 })?;
+    }
+    if wants("redis") {
+        eprintln!("redis ...");
+        let effort = if options.quick {
+            Effort { rounds: 5, pairs: 200, handovers: 100, periods: 1 }
+        } else {
+            Effort { rounds: 41, pairs: 500, handovers: 500, periods: 3 }
+        };
+        redis::measure(&mut report, effort)?;
     }
     Ok(report)
 }

@@ -1,8 +1,9 @@
 //! From a chosen store to a client, within the operation timeout.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{ConnectError, LeaseClient, Registry, Watchdog};
+use leasehold::{ConnectError, LeaseBackend, LeaseClient, Registry, Watchdog};
 
 use crate::config::Store;
 use crate::exit::{Exit, Failure, of_kind};
@@ -24,6 +25,34 @@ pub(crate) async fn finish(client: &LeaseClient, watchdog: &Watchdog, limit: Dur
     }
 }
 
+/// Pause between two tries of [`patient_client`].
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// As [`client`], for who is going to wait anyway: a store that is just being restarted is asked again until the
+/// operation timeout is over.
+pub(crate) async fn patient_client(
+    store: &Store,
+    watchdog: &Watchdog,
+    op_timeout: Duration,
+) -> Result<LeaseClient, Failure> {
+    let context = watchdog.context();
+    let until = context.now() + op_timeout;
+    let registry = Registry::default();
+    loop {
+        let connecting = registry.connect_url(store.url.clone(), watchdog);
+        let connected = tokio::select! {
+            connected = connecting => connected,
+            () = context.sleep_until(until) => return Err(silent(store, op_timeout)),
+        };
+        match connected {
+            Err(ConnectError::Backend(e)) if e.is_retryable() && context.now() + RETRY_PAUSE < until => {
+                context.sleep_until(context.now() + RETRY_PAUSE).await;
+            }
+            connected => return made(connected, store, watchdog, op_timeout),
+        }
+    }
+}
+
 /// Connects to the store.
 pub(crate) async fn client(
     store: &Store,
@@ -35,17 +64,25 @@ pub(crate) async fn client(
     let connecting = registry.connect_url(store.url.clone(), watchdog);
     let connected = tokio::select! {
         connected = connecting => connected,
-        () = context.sleep_until(context.now() + op_timeout) => {
-            return Err(Failure::new(
-                Exit::Unavailable,
-                format_args!(
-                    "{} did not answer within {}: nothing was asked of it",
-                    store.url,
-                    crate::duration::show(op_timeout)
-                ),
-            ));
-        }
+        () = context.sleep_until(context.now() + op_timeout) => return Err(silent(store, op_timeout)),
     };
+    made(connected, store, watchdog, op_timeout)
+}
+
+fn silent(store: &Store, op_timeout: Duration) -> Failure {
+    let after = crate::duration::show(op_timeout);
+    Failure::new(
+        Exit::Unavailable,
+        format_args!("{} did not answer within {after}: nothing was asked of it", store.url),
+    )
+}
+
+fn made(
+    connected: Result<Arc<dyn LeaseBackend>, ConnectError>,
+    store: &Store,
+    watchdog: &Watchdog,
+    op_timeout: Duration,
+) -> Result<LeaseClient, Failure> {
     match connected {
         Ok(backend) => Ok(LeaseClient::with_operation_timeout(backend, watchdog, op_timeout)),
         Err(ConnectError::Backend(e)) => {

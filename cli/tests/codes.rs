@@ -20,6 +20,18 @@ fn the_commands_own_end_is_the_programs() {
     bench.assert_free("j");
 }
 
+/// A run inside a run of the same name waits for what cannot end before it does.
+#[test]
+fn a_run_that_waits_for_itself_is_told_so() {
+    let bench = Bench::new();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let ran = bench.ran(&["run", "j", "--", program, "run", "--wait", "300ms", "j", "--", "true"]);
+    assert_eq!(ran.code, 75, "{ran:?}");
+    assert!(ran.stderr.contains("held by the run that this command is part of"), "{ran:?}");
+    let other = bench.ran(&["run", "j", "--", program, "run", "--wait", "300ms", "k", "--", "true"]);
+    assert_eq!((other.code, other.stderr.as_str()), (0, ""));
+}
+
 #[test]
 fn the_raised_signal_leaves_no_core_of_ours() {
     let cores = |bench: &Bench| {

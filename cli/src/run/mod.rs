@@ -132,8 +132,7 @@ struct Session<'a> {
 impl Session<'_> {
     async fn run(&self, store: &Store, settings: Settings) -> Result<Ending, Failure> {
         let watchdog = Watchdog::start().map_err(|e| Failure::new(Exit::Internal, e))?;
-        let client =
-            self.unless_interrupted(crate::connect::client(store, &watchdog, self.op_timeout)).await??;
+        let client = self.connect(store, &watchdog).await?;
         client
             .profile()
             .refuse_ttl(self.args.ttl)
@@ -242,13 +241,26 @@ impl Session<'_> {
         }
     }
 
-    async fn acquire(&self, client: &LeaseClient, settings: &Settings) -> Result<Lease, Failure> {
-        let name = &self.args.name;
-        let wait = match self.args.wait {
+    /// How long to wait for the name.
+    fn wait(&self) -> Duration {
+        match self.args.wait {
             _ if self.args.no_wait => Duration::ZERO,
             Some(wait) => wait,
             None => Duration::MAX,
-        };
+        }
+    }
+
+    async fn connect(&self, store: &Store, watchdog: &Watchdog) -> Result<LeaseClient, Failure> {
+        let limit = self.op_timeout;
+        if self.wait().is_zero() {
+            return self.unless_interrupted(crate::connect::client(store, watchdog, limit)).await?;
+        }
+        self.unless_interrupted(crate::connect::patient_client(store, watchdog, limit)).await?
+    }
+
+    async fn acquire(&self, client: &LeaseClient, settings: &Settings) -> Result<Lease, Failure> {
+        let name = &self.args.name;
+        let wait = self.wait();
         if wait.is_zero() {
             return match client.try_acquire(name, settings).await {
                 Ok(TryAcquire::Granted(lease)) => Ok(lease),

@@ -75,6 +75,17 @@ impl Talk {
             "holder": seen.holder.as_ref().map(crate::show::holder_json),
             "remaining_ms": seen.remaining.map(crate::show::millis),
         });
+        if is_held_around_us(name, seen) {
+            self.say(
+                Weight::Warning,
+                "waiting",
+                fields,
+                format_args!(
+                    "waiting for {name:?}, which is held by the run that this command is part of: it cannot end before this one does. Use the lease that is held (LEASEHOLD_TOKEN), or another name"
+                ),
+            );
+            return;
+        }
         self.say(
             Weight::Progress,
             "waiting",
@@ -82,6 +93,14 @@ impl Talk {
             format_args!("waiting for {name:?}, {}", held_by(seen)),
         );
     }
+}
+
+/// Whether the holder is the run whose command started this program.
+fn is_held_around_us(name: &LeaseName, seen: &Contention) -> bool {
+    let is = |variable: &str, value: &str| std::env::var(variable).is_ok_and(|found| found == value);
+    seen.holder.as_ref().is_some_and(|holder| {
+        is("LEASEHOLD_NAME", name.as_str()) && is("LEASEHOLD_OWNER", &holder.fingerprint)
+    })
 }
 
 /// Who holds a name, since when, and for how long at most: the end of a sentence.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_testkit::{ExitWatch, Proc, Process, boot_now, children_of, stat_of};
 
-use crate::Rng;
+use super::Rng;
 
 /// For what needs a few schedulings of other processes on a loaded machine.
 const SOON: Duration = Duration::from_secs(30);

@@ -1,11 +1,14 @@
 //! What a job of the campaign does: it writes a line whenever it runs.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold_testkit::boot_now;
+
+use super::judge::REFUSED;
 
 pub(crate) const LOG: &str = "ROUNDS_LOG";
 pub(crate) const BEGUN: &str = "ROUNDS_BEGUN";
@@ -13,6 +16,8 @@ pub(crate) const ID: &str = "ROUNDS_ID";
 pub(crate) const HOLD_MS: &str = "ROUNDS_HOLD_MS";
 /// Set: the job leaves a process behind that goes on as long as it is let.
 pub(crate) const DAEMON: &str = "ROUNDS_DAEMON";
+/// Set: what the job does goes through the fence in this file.
+pub(crate) const FENCE: &str = "ROUNDS_FENCE";
 /// Set: this is that process.
 const IS_DAEMON: &str = "ROUNDS_IS_DAEMON";
 
@@ -26,7 +31,17 @@ pub(crate) fn play() {
     let var = |name: &str| std::env::var(name).expect("set for jobs");
     let (name, token, id) = (var("LEASEHOLD_NAME"), var("LEASEHOLD_TOKEN"), var(ID));
     let mut log = OpenOptions::new().append(true).create(true).open(log).expect("the campaign's log");
+    let fence = std::env::var_os(FENCE);
     let mut say = |what: &str| {
+        let _held;
+        let mut what = what;
+        if let Some(path) = &fence {
+            let (guard, passed) = pass(path.as_ref(), token.parse().expect("a number"));
+            _held = guard;
+            if !passed && what != "begin" {
+                what = REFUSED;
+            }
+        }
         // One write to a file opened for appending: lines are whole and in the order they were made.
         let line = format!("{name} {token} {id} {what} {}\n", boot_now().as_nanos());
         log.write_all(line.as_bytes()).expect("the campaign's log");
@@ -53,6 +68,23 @@ pub(crate) fn play() {
     }
     say("end");
     std::process::exit(0);
+}
+
+/// Whether the resource accepts a write under `token`: it keeps the highest one that it has seen. It is locked
+/// until the file is closed, so that check and write are one step.
+fn pass(path: &Path, token: u64) -> (File, bool) {
+    let mut file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("the fence");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+    let mut highest = String::new();
+    file.read_to_string(&mut highest).expect("read");
+    if highest.parse().unwrap_or(0) > token {
+        return (file, false);
+    }
+    file.rewind().expect("rewound");
+    // Tokens of one campaign have the same number of digits, or more than the one before.
+    file.write_all(token.to_string().as_bytes()).expect("written");
+    (file, true)
 }
 
 /// Starts a process that leaves this one's session and group.

@@ -5,8 +5,15 @@ use std::time::Duration;
 
 use leasehold_conformance::history::{Action, Event, History, Kind};
 
-use crate::faults::Fault;
-use crate::{Round, TTL};
+use super::faults::Fault;
+use super::{Round, StoreFault, TTL};
+
+/// The program's code for a store that cannot be reached.
+pub(crate) const UNREACHABLE: i32 = 69;
+/// ... and for a lease that was lost.
+const LOST: i32 = 76;
+/// What a job logs when the fence refuses its write.
+pub(crate) const REFUSED: &str = "refused";
 
 /// One grant as its job saw it.
 #[derive(Clone, Debug)]
@@ -43,11 +50,14 @@ fn lines(log: &str) -> impl Iterator<Item = Line<'_>> {
 }
 
 /// Everything in the log that must not be: tokens that do not grow, and lines of a job whose name was
-/// begun by a later one before.
-pub(crate) fn contradictions(log: &str) -> Vec<String> {
+/// begun by a later one before. Where the store forgot its leases, a holder that was not told yet may have tried
+/// to write, if the fence refused it.
+pub(crate) fn contradictions(log: &str, store_faults: &[StoreFault]) -> Vec<String> {
     let mut highest: HashMap<&str, (u64, usize, Duration)> = HashMap::new();
+    let mut begun: HashMap<usize, Duration> = HashMap::new();
     let mut found = Vec::new();
     for Line { name, token, id, what, at } in lines(log) {
+        let since_begun = *begun.entry(id).or_insert(at);
         let Some(&(newest, by, since)) = highest.get(name) else {
             highest.insert(name, (token, id, at));
             continue;
@@ -59,12 +69,21 @@ pub(crate) fn contradictions(log: &str) -> Vec<String> {
             }
             highest.insert(name, (token.max(newest), id, at));
         } else if token < newest {
+            let was_not_told = |fault: &StoreFault| fault.was_not_told(since_begun, at);
+            if what == REFUSED && store_faults.iter().any(was_not_told) {
+                continue;
+            }
             found.push(format!(
                 "{name}: round {id} ({what} of {at:?}, token {token}) wrote after round {by} had begun with {newest} at {since:?}"
             ));
         }
     }
     found
+}
+
+/// Writes that the fence refused.
+pub(crate) fn refused(log: &str) -> usize {
+    lines(log).filter(|line| line.what == REFUSED).count()
 }
 
 /// The grants in the order of their beginnings.
@@ -84,8 +103,8 @@ pub(crate) fn grants(log: &str) -> Vec<Grant> {
 }
 
 /// The grants as a history: asked for when the program was started, granted when the job began, and
-/// believed in until the last sign of life of the job or of what it left behind.
-pub(crate) fn history(grants: &[Grant], rounds: &[Round]) -> History {
+/// believed in until the last sign of life of the job or of what it left behind, or until the store forgot it.
+pub(crate) fn history(grants: &[Grant], rounds: &[Round], store_faults: &[StoreFault]) -> History {
     let events = grants.iter().flat_map(|grant| {
         let asked = round(rounds, grant.id).map_or(grant.begun, |round| round.spawned);
         let event = |kind, at: Duration| {
@@ -93,8 +112,11 @@ pub(crate) fn history(grants: &[Grant], rounds: &[Round]) -> History {
             let at_ns = at.as_nanos() as u64;
             let mut event = Event::new(grant.id as u64, kind, Action::Acquire, &*grant.name, owner, at_ns);
             if kind == Kind::Ok {
+                let forgot = |fault: &&StoreFault| fault.was_not_told(grant.begun, grant.last);
+                let forgotten = store_faults.iter().filter(forgot).map(|fault| fault.from).min();
+                let last = forgotten.map_or(grant.last, |at| grant.last.min(at).max(grant.begun));
                 event.token = Some(grant.token);
-                event.until_ns = Some(grant.last.as_nanos() as u64 + 1);
+                event.until_ns = Some(last.as_nanos() as u64 + 1);
             }
             event
         };
@@ -143,7 +165,11 @@ pub(crate) fn endings(rounds: &[Round]) -> String {
 }
 
 /// What is wrong with a round's end, if anything is.
-pub(crate) fn wrong_ending(round: &Round) -> Option<String> {
+pub(crate) fn wrong_ending(
+    round: &Round,
+    grant: Option<&Grant>,
+    store_faults: &[StoreFault],
+) -> Option<String> {
     let Round { fault, hold, ended, .. } = round;
     if let Some(late) = ended.late {
         return Some(format!("round {} ({fault:?}): its job outlived the lease by {late:?}", round.id));
@@ -160,7 +186,14 @@ pub(crate) fn wrong_ending(round: &Round) -> Option<String> {
         // The job had ended: the fault hit nobody.
         (_, false) => &[0],
     };
-    let lost = ended.code == 76 && *fault == Fault::None;
+    let may_end = |fault: &StoreFault| grant.is_some_and(|grant| fault.may_end(grant.begun, grant.last));
+    if ended.code == LOST && store_faults.iter().any(may_end) {
+        return None;
+    }
+    if ended.code == UNREACHABLE && store_faults.iter().any(|fault| fault.kept_out(round.spawned)) {
+        return None;
+    }
+    let lost = ended.code == LOST && *fault == Fault::None;
     (!legal.contains(&ended.code)).then(|| {
         let beyond = if *hold > TTL { " beyond the ttl" } else { "" };
         format!(
@@ -175,10 +208,27 @@ pub(crate) fn wrong_ending(round: &Round) -> Option<String> {
 #[test]
 fn an_overlap_and_a_stuck_token_are_found() {
     let ok = "n 5 1 begin 1\nn 5 1 beat 2\nn 6 2 begin 3\nm 1 3 begin 4\nn 6 2 end 5\n";
-    assert_eq!(contradictions(ok), Vec::<String>::new());
+    assert_eq!(contradictions(ok, &[]), Vec::<String>::new());
     assert_eq!(grants(ok).len(), 3);
     let overlap = format!("{ok}n 5 1 daemon 6\n");
-    assert_eq!(contradictions(&overlap).len(), 1);
+    assert_eq!(contradictions(&overlap, &[]).len(), 1);
     let stuck = format!("{ok}n 6 4 begin 7\n");
-    assert_eq!(contradictions(&stuck).len(), 1);
+    assert_eq!(contradictions(&stuck, &[]).len(), 1);
+}
+
+/// A late write is excused by a store that forgot, when the fence refused it, and by nothing else.
+#[test]
+fn a_refused_write_is_excused_by_a_store_that_forgot_only() {
+    let ms = Duration::from_millis;
+    let line = |what: &str| {
+        format!("n 5 1 begin 1\nn 6 2 begin {}\nn 5 1 {what} {}\n", ms(50).as_nanos(), ms(60).as_nanos())
+    };
+    let forgot =
+        StoreFault { what: "", from: ms(40), to: ms(45), ends_leases: true, is_down: true, forgets: true };
+    assert_eq!(contradictions(&line(REFUSED), &[forgot]), Vec::<String>::new());
+    assert_eq!(contradictions(&line(REFUSED), &[StoreFault { forgets: false, ..forgot }]).len(), 1);
+    assert_eq!(contradictions(&line("beat"), &[forgot]).len(), 1, "it was not refused");
+    let later = StoreFault { from: ms(70), to: ms(70), ..forgot };
+    assert_eq!(contradictions(&line(REFUSED), &[later]).len(), 1);
+    assert_eq!(refused(&line(REFUSED)), 1);
 }

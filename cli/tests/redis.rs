@@ -1,0 +1,156 @@
+//! The program on a real Redis server: silent links, restarts, logins.
+
+#![cfg(feature = "redis")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Bench, SOON, finish, finish_started, uptime};
+use leasehold_testkit::redis::{Keep, Persistence, RedisOptions, RedisServer};
+use leasehold_testkit::{Proc, boot_now, eventually};
+
+/// Starts `leasehold --store URL run ARGS` on a bench whose own store is not used.
+fn start(bench: &Bench, url: &str, args: &[&str]) -> Proc {
+    Proc::spawn(bench.program().args(["run", "--store", url]).args(args)).expect("the program starts")
+}
+
+fn ran(bench: &Bench, url: &str, args: &[&str]) -> common::Ran {
+    finish(bench.program().args(["run", "--store", url]).args(args))
+}
+
+/// A shell job that writes the time over and over, with two digits.
+fn beats(file: &str) -> String {
+    format!(
+        "trap '' TERM; while :; do read -r up rest < /proc/uptime; echo \"$up\" >> {file}; sleep 0.02; done"
+    )
+}
+
+/// B20: nothing passes any more and nothing says so. The holder's command is dead before the rival, who still
+/// reaches the server, starts its own.
+#[test]
+fn a_holder_behind_a_silent_link_is_dead_before_the_rival_starts() {
+    let bench = Bench::new();
+    let server = RedisServer::plain().expect("a server");
+    let link = server.proxy().expect("a proxy");
+    let (holders_url, url) = (server.url_at(link.addr(), None), server.url());
+    let mut holder = start(&bench, &holders_url, &["--ttl", "2s", "j", "--", "sh", "-c", &beats("holder")]);
+    bench.written("holder");
+    let rival_job = "read -r up rest < /proc/uptime; echo \"$up\" > rival";
+    let rival = start(&bench, &url, &["--ttl", "2s", "--wait", "30s", "j", "--", "sh", "-c", rival_job]);
+    // It is refused once, and waits.
+    eventually(SOON, "the rival waits", || (server.calls("subscribe") > 0).then_some(()));
+    let cut_at = boot_now();
+    link.black_hole();
+    let status = holder.wait(SOON, "the lease ends within a ttl, and the farewell to the store in its limit");
+    assert_eq!(status.code(), Some(76), "{status:?}");
+    let ran = finish_started(rival);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let last = uptime(
+        std::fs::read_to_string(bench.path("holder")).expect("written").lines().last().expect("a beat"),
+    );
+    let first = uptime(&bench.written("rival"));
+    println!("cut at {cut_at:?}, last sign of the holder's command {last:?}, rival's first {first:?}");
+    assert!(last > cut_at, "it went on behind the cut: that was the danger");
+    assert!(last < first, "both were inside");
+    // Counted from before the last renewal: never a whole ttl after the cut.
+    assert!(last - cut_at < Duration::from_millis(2_000), "ended late: {:?}", last - cut_at);
+    assert!(link.connections() > 0, "nobody was told by the network");
+}
+
+/// A link that is silent for less than the ttl costs nothing (B15, B108).
+#[test]
+fn a_command_survives_a_silence_shorter_than_its_ttl() {
+    let bench = Bench::new();
+    let server = RedisServer::plain().expect("a server");
+    let link = server.proxy().expect("a proxy");
+    let url = server.url_at(link.addr(), None);
+    let job = "echo up > up; while [ ! -e done ]; do sleep 0.02; done";
+    let holder = start(&bench, &url, &["--ttl", "3s", "j", "--", "sh", "-c", job]);
+    bench.written("up");
+    for _ in 0..2 {
+        let renewed = server.calls("evalsha");
+        link.black_hole();
+        // Longer than the interval of a second: a renewal was due meanwhile.
+        std::thread::sleep(Duration::from_millis(1_300));
+        link.heal();
+        eventually(SOON, "it is renewed again", || (server.calls("evalsha") > renewed + 1).then_some(()));
+    }
+    std::fs::write(bench.path("done"), "").expect("written");
+    let ran = finish_started(holder);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+/// Whoever is going to wait anyway waits for a server that is being started too; whoever is not is told at once.
+#[test]
+fn a_waiting_run_outlasts_a_restart_of_the_server() {
+    let bench = Bench::new();
+    let server = RedisOptions::new().persistence(Persistence::AppendAlways).start().expect("a server");
+    let url = server.url();
+    server.kill();
+    let refused = ran(&bench, &url, &["-n", "j", "--", "true"]);
+    assert_eq!(refused.code, 69, "{refused:?}");
+    let waiting = start(&bench, &url, &["j", "--", "true"]);
+    // Long enough for it to be refused: a connection to a port without a server is within a millisecond.
+    std::thread::sleep(Duration::from_millis(500));
+    server.restart(Keep::Data).expect("restarted");
+    let ran_ = finish_started(waiting);
+    assert_eq!(ran_.code, 0, "{ran_:?}");
+}
+
+/// A server that stays away is 69 within the operation timeout, also for who would wait for ever.
+#[test]
+fn a_server_that_stays_away_is_unavailable_in_time() {
+    let bench = Bench::new();
+    let server = RedisServer::plain().expect("a server");
+    let url = server.url();
+    server.kill();
+    for args in [&["j", "--", "true"][..], &["-w", "1h", "j", "--", "true"]] {
+        let began = boot_now();
+        let refused = finish(bench.program().args(["--op-timeout", "1s", "run", "--store", &url]).args(args));
+        let took = boot_now() - began;
+        assert_eq!(refused.code, 69, "{refused:?}");
+        assert!(took < Duration::from_secs(4), "{took:?}");
+    }
+}
+
+/// B81: passwords of every kind get through the URL, a wrong one is 77, and none is ever shown.
+#[test]
+fn passwords_get_through_and_are_never_shown() {
+    let bench = Bench::new();
+    for (password, encoded) in [
+        ("p@ss:w", "p%40ss%3Aw"),
+        ("a#b?c", "a%23b%3Fc"),
+        ("x/y=", "x%2Fy%3D"),
+        ("100%", "100%25"),
+        ("ü", "%C3%BC"),
+    ] {
+        let server = RedisOptions::new().password(password).start().expect("a server");
+        let at = server.addr();
+        let right = ran(&bench, &format!("redis://:{encoded}@{at}"), &["-v", "-n", "j", "--", "true"]);
+        assert_eq!(right.code, 0, "{password}: {right:?}");
+        let wrong =
+            ran(&bench, &format!("redis://:s3ntinel{encoded}@{at}"), &["-v", "-n", "j", "--", "true"]);
+        assert_eq!(wrong.code, 77, "{password}: {wrong:?}");
+        for text in [&right.stdout, &right.stderr, &wrong.stdout, &wrong.stderr] {
+            assert!(
+                !text.contains("s3ntinel") && !text.contains(password) && !text.contains(encoded),
+                "{text}"
+            );
+        }
+        let missing = ran(&bench, &format!("redis://{at}"), &["-n", "j", "--", "true"]);
+        assert_eq!(missing.code, 77, "{missing:?}");
+    }
+}
+
+/// A command sees the kind of its store, and nothing of the way to it (I12).
+#[test]
+fn the_command_is_not_told_the_way_to_the_store() {
+    let bench = Bench::new();
+    let server = RedisOptions::new().password("s3ntinel").start().expect("a server");
+    let url = format!("redis://:s3ntinel@{}", server.addr());
+    let ran = ran(&bench, &url, &["-n", "j", "--", "sh", "-c", "env; tr '\\0' ' ' < /proc/$PPID/cmdline"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("LEASEHOLD_BACKEND=redis"), "{ran:?}");
+    assert!(!ran.stdout.contains("s3ntinel"), "{ran:?}");
+}
