@@ -45,8 +45,9 @@ scripts! {
 pub(crate) fn acquire() -> &'static Script {
     #[cfg(leasehold_mutants)]
     if leasehold_core::mutant!(RedisTokenWithoutClock) {
+        const FORGET_THE_CLOCK: &str = "now = '0000000000000001' local mine = ARGV[4] .. now";
         static BROKEN: LazyLock<Script> =
-            LazyLock::new(|| planted(&ACQUIRE, "ARGV[4] .. now", "ARGV[4] .. '0000000000000001'"));
+            LazyLock::new(|| planted(&ACQUIRE, "local mine = ARGV[4] .. now", FORGET_THE_CLOCK));
         return &BROKEN;
     }
     &ACQUIRE

@@ -90,7 +90,9 @@ async fn redis(url: &StoreUrl, context: BackendContext) -> Result<Arc<dyn LeaseB
         let path = url.path().trim_start_matches('/').trim_end_matches('/');
         if !path.is_empty() {
             let number: u32 = path.parse().map_err(|_| {
-                UrlError::Shape("the path of a Redis store is the number of a database: write redis://host:6379/0")
+                UrlError::Shape(
+                    "the path of a Redis store is the number of a database: write redis://host:6379/0",
+                )
             })?;
             db = Some(("db".to_owned(), number.to_string()));
         }
