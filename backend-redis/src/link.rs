@@ -12,7 +12,7 @@ use futures_util::future::{Either, select};
 use leasehold_core::{BackendError, BootTime, ErrorKind};
 
 use crate::core::Store;
-use crate::error::{closed, refused};
+use crate::error::{closed, connecting, refused};
 use crate::server::Look;
 use crate::wire::Wire;
 
@@ -169,33 +169,61 @@ impl Store {
         purpose: Purpose,
         look: Look,
     ) -> Result<Wire, BackendError> {
-        let handle = match (purpose, tokio::runtime::Handle::try_current()) {
-            (Purpose::Calls, Ok(handle)) => handle,
-            _ => self.context.io().clone(),
-        };
+        let io = self.context.io();
+        let limit = self.now() + self.config.connect_timeout;
+        match (purpose, tokio::runtime::Handle::try_current()) {
+            (Purpose::Calls, Ok(own)) if own.id() != io.id() => {
+                match self.open_on(&own, op, look, limit).await {
+                    // A runtime that was built without I/O: the watchdog's has it.
+                    Err(Unopened::Panicked) => self.open_on(io, op, look, limit).await,
+                    opened => opened,
+                }
+            }
+            _ => self.open_on(io, op, look, limit).await,
+        }
+        .map_err(|unopened| match unopened {
+            Unopened::Failed(error) => error,
+            Unopened::Panicked => closed(op),
+        })
+    }
+
+    async fn open_on(
+        self: &Arc<Self>,
+        handle: &tokio::runtime::Handle,
+        op: &'static str,
+        look: Look,
+        limit: BootTime,
+    ) -> Result<Wire, Unopened> {
         let store = Arc::clone(self);
         let opening = handle.spawn(async move {
             Wire::open(op, &store.transport, &store.config, look, &store.clock, &store.context).await
         });
         let stop = Aborted(opening.abort_handle());
-        let limit = self.context.sleep_until(self.now() + self.config.connect_timeout);
-        let opened = match select(opening, limit).await {
-            Either::Left((Ok(opened), _)) => opened,
-            // The runtime has gone.
-            Either::Left((Err(_), _)) => Err(closed(op)),
-            Either::Right(_) => Err(crate::error::connecting(
-                op,
-                self.transport.is_encrypted(),
-                std::io::ErrorKind::TimedOut.into(),
-            )),
+        let opened = match select(opening, self.context.sleep_until(limit)).await {
+            Either::Left((Ok(opened), _)) => opened.map_err(Unopened::Failed),
+            Either::Left((Err(e), _)) if e.is_panic() => Err(Unopened::Panicked),
+            // The runtime has gone; or the watchdog, and its sleeps end at once.
+            Either::Left((Err(_), _)) => Err(Unopened::Failed(closed(op))),
+            Either::Right(_) if self.now() < limit => Err(Unopened::Failed(closed(op))),
+            Either::Right(_) => {
+                let timed_out = std::io::ErrorKind::TimedOut.into();
+                Err(Unopened::Failed(connecting(op, self.transport.is_encrypted(), timed_out)))
+            }
         };
         drop(stop);
         opened
     }
 }
 
+/// Why there is no connection.
+enum Unopened {
+    Failed(BackendError),
+    /// The task that opened it panicked.
+    Panicked,
+}
+
 /// Ends a task when nobody waits for it any more.
-pub(crate) struct Aborted(pub(crate) tokio::task::AbortHandle);
+struct Aborted(tokio::task::AbortHandle);
 
 impl Drop for Aborted {
     fn drop(&mut self) {

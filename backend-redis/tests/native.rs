@@ -455,6 +455,54 @@ fn runtimes_come_and_go() {
     assert!(open <= 12, "{open} connections are left");
 }
 
+/// A runtime that was built without I/O and timers takes leases all the same.
+#[test]
+fn a_bare_runtime_takes_leases() {
+    let fixture = tokio::runtime::Runtime::new().expect("a runtime").block_on(Fixture::new());
+    let bare = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    bare.block_on(async {
+        let held = grant(&fixture.backend, "n", TTL).await;
+        assert!(matches!(release(&fixture.backend, &held).await, Released::Released));
+        assert!(fixture.backend.waiter(&request("n", TTL)).await.is_ok());
+    });
+}
+
+/// B90: whenever the caller goes away, nothing is left: another client gets the name within the operation timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_attempts_leave_nothing_behind() {
+    let fixture = Fixture::new().await;
+    let rival = fixture.rival().await;
+    let client = LeaseClient::with_backend(std::sync::Arc::new(fixture.backend.clone()), &fixture.watchdog);
+    fixture.proxy.latency(
+        leasehold_testkit::proxy::Direction::ToClient,
+        Duration::from_millis(4),
+        Duration::ZERO,
+    );
+    let (mut dropped, mut granted) = (0, 0);
+    for round in 0..60_u64 {
+        let text = format!("n{round}");
+        let tried = tokio::time::timeout(
+            Duration::from_micros(round * 200),
+            client.try_acquire(&name(&text), &Settings::new().ttl(TTL * 2)),
+        )
+        .await;
+        match tried {
+            Err(_) => dropped += 1,
+            Ok(tried) => {
+                granted += 1;
+                drop(tried.expect("granted"));
+            }
+        }
+        let (_, took) = until("the name is free", TTL, async || {
+            matches!(attempt(&rival, &request(&text, TTL)).await, Attempt::Granted(_)).then_some(())
+        })
+        .await;
+        assert!(took < Duration::from_secs(2), "round {round}: {took:?}");
+    }
+    println!("{dropped} dropped, {granted} granted");
+    assert!(dropped >= 10 && granted >= 10, "the danger was there: {dropped} dropped, {granted} granted");
+}
+
 /// Names of all kinds are listed as they are, page by page, beside what leasehold did not write.
 #[tokio::test]
 async fn lists_show_what_is_there() {
