@@ -21,6 +21,9 @@ use crate::scripts;
 /// How long a floor outlives the lease that it belongs to. While it is there, tokens rise even if the server's clock
 /// steps back by as much; when it is gone, the clock has passed it.
 pub(crate) const FLOOR_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The life of a floor is set anew once in [`FLOOR_TTL`]'s two hundredth part, unless its lease lives longer than this:
+/// a grant with a short ttl before may have set it for a short one.
+const LONG_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How often an attempt is made when the server's clock was not known well enough to date it.
 const DATINGS_MAX: usize = 2;
 /// Longest `keep_for`: what is longer is for ever.
@@ -65,6 +68,9 @@ impl Store {
                 .arg(&epoch)
                 .arg(&floor)
                 .arg(floor_millis(request.store_ttl));
+            if request.store_ttl > LONG_TTL {
+                run.arg("");
+            }
             let answer = self.run(OP, Does::Write, Purpose::Calls, &run, give_up).await?;
             match Answer::read(OP, answer)? {
                 Answer::Granted { token, server_us, namespace } => {
@@ -178,14 +184,17 @@ impl Store {
         const OP: &str = "release";
         let claim = &request.claim;
         let keys = self.keys.of(&claim.name);
-        let mut run = Request::new(scripts::release(), 2, 7, 4 * claim.name.as_str().len() + 160);
+        // The ordinary one has a script of its own: every argument costs the server time.
+        let keeps = !request.keep_for.is_zero();
+        let script = if keeps { &scripts::RELEASE_KEEPING } else { scripts::release() };
+        let mut run = Request::new(script, 2, 7, 4 * claim.name.as_str().len() + 160);
         run.arg(keys.key(What::Lease))
             .arg(keys.key(What::Floor))
             .arg(record::held_by(&claim.owner))
-            .arg(keys.key(What::Channel))
-            .arg(keep_millis(request.keep_for))
-            .arg(KEPT)
-            .arg(floor_millis(request.keep_for));
+            .arg(keys.key(What::Channel));
+        if keeps {
+            run.arg(keep_millis(request.keep_for)).arg(KEPT).arg(floor_millis(request.keep_for));
+        }
         let give_up = self.now() + self.config.op_timeout;
         released(OP, self.run(OP, Does::Write, Purpose::Calls, &run, give_up).await?)
     }

@@ -34,6 +34,7 @@ scripts! {
     ACQUIRE = "acquire.lua";
     RENEW = "renew.lua";
     RELEASE = "release.lua";
+    RELEASE_KEEPING = "release_keeping.lua";
     LOOK = "look.lua";
     FORCE_RELEASE = "force_release.lua";
     RAISE = "raise.lua";

@@ -3,7 +3,7 @@
 -- KEYS: lease, floor, namespace.
 -- ARGV: record, ttl in ms, not after (16 digits), epoch (4 digits), token floor (20 digits), floor's ttl in ms.
 local clock = redis.call('TIME')
-local now = string.format('%010d%06d', clock[1], clock[2])
+local now = clock[1] .. string.sub('00000' .. clock[2], -6)
 if now > ARGV[3] then
   return {'late', now}
 end
@@ -56,7 +56,7 @@ if granted then
     return {'bad', 'floor'}
   end
   if last and not is_token(last) then
-    redis.call('SET', KEYS[2], last)
+    redis.call('SET', KEYS[2], last, 'KEEPTTL')
     redis.call('DEL', KEYS[1])
     return {'bad', 'floor'}
   end
