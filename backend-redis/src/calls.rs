@@ -21,8 +21,8 @@ use crate::scripts;
 /// How long a floor outlives the lease that it belongs to. While it is there, tokens rise even if the server's clock
 /// steps back by as much; when it is gone, the clock has passed it.
 pub(crate) const FLOOR_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The life of a floor is set anew once in [`FLOOR_TTL`]'s two hundredth part, unless its lease lives longer than this:
-/// a grant with a short ttl before may have set it for a short one.
+/// Grants set the life of a floor anew every 10,000 s at most; those of leases that live longer than this always do,
+/// since the last one may have set it for a short lease.
 const LONG_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How often an attempt is made when the server's clock was not known well enough to date it.
 const DATINGS_MAX: usize = 2;

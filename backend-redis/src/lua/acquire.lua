@@ -1,9 +1,13 @@
 -- Grants the name to one owner, or tells who has it. An ordinary grant is TIME, SET, SET: while nobody else is
 -- granted, the floor is the holder's token.
 -- KEYS: lease, floor, namespace.
--- ARGV: record, ttl in ms, not after (16 digits), epoch (4 digits), token floor (20 digits), floor's ttl in ms.
+-- ARGV: record, ttl in ms, not after (16 digits), epoch (4 digits), token floor (20 digits), floor's ttl in ms, and
+-- an empty text where the ttl is so long that the floor's must be set anew each time.
 local clock = redis.call('TIME')
 local now = clock[1] .. string.sub('00000' .. clock[2], -6)
+if #now ~= 16 then
+  now = string.format('%010d%06d', clock[1], clock[2])
+end
 if now > ARGV[3] then
   return {'late', now}
 end
@@ -12,8 +16,12 @@ local mine = ARGV[4] .. now
 local granted = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 local last = false
 if granted then
-  last = redis.pcall('SET', KEYS[2], mine, 'PX', ARGV[6], 'GET')
+  last = redis.pcall('SET', KEYS[2], mine, 'KEEPTTL', 'GET')
   if type(last) == 'string' and #last == 20 and last < mine and mine > ARGV[5] and not string.find(last, '%D') then
+    -- The floor's life begins anew when these digits change, every 10,000 s: it would cost as much as the rest.
+    if string.sub(last, 1, 10) ~= string.sub(mine, 1, 10) or ARGV[7] then
+      redis.call('PEXPIRE', KEYS[2], ARGV[6])
+    end
     return mine
   end
 end
