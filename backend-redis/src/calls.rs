@@ -186,7 +186,7 @@ impl Store {
         let keys = self.keys.of(&claim.name);
         // The ordinary one has a script of its own: every argument costs the server time.
         let keeps = !request.keep_for.is_zero();
-        let script = if keeps { &scripts::RELEASE_KEEPING } else { scripts::release() };
+        let script = if keeps { scripts::release_keeping() } else { scripts::release() };
         let mut run = Request::new(script, 2, 7, 4 * claim.name.as_str().len() + 160);
         run.arg(keys.key(What::Lease))
             .arg(keys.key(What::Floor))

@@ -65,6 +65,17 @@ pub(crate) fn release() -> &'static Script {
     &RELEASE
 }
 
+/// The script that releases and keeps the name taken.
+pub(crate) fn release_keeping() -> &'static Script {
+    #[cfg(leasehold_mutants)]
+    if leasehold_core::mutant!(RedisReleaseIgnoresOwner) {
+        static BROKEN: LazyLock<Script> =
+            LazyLock::new(|| planted(&RELEASE_KEEPING, "string.sub(record, 1, 34) == ARGV[1]", "true"));
+        return &BROKEN;
+    }
+    &RELEASE_KEEPING
+}
+
 /// A script with a defect; panics when the text to break is not there any more.
 #[cfg(leasehold_mutants)]
 fn planted(healthy: &Script, text: &str, defect: &str) -> Script {
