@@ -78,12 +78,12 @@ fn tricky(bench: &Bench) -> Vec<LeaseName> {
 }
 
 /// The longest names, in pairs that differ only where a store with too little room does not look: in
-/// the last byte, and in the first one. No prefix is common to all.
+/// the last byte, and in the first one behind the prefix that all names of a run begin with.
 fn long_pairs(bench: &Bench) -> Vec<LeaseName> {
     let stem = bench.named("/");
     let fill = LeaseName::BYTES_MAX - 1 - stem.as_str().len();
     let longest = |first: &str, last: &str| {
-        LeaseName::new(format!("{first}{stem}{}{last}", "x".repeat(fill - first.len()))).ok()
+        LeaseName::new(format!("{stem}{first}{}{last}", "x".repeat(fill - first.len()))).ok()
     };
     let pairs = [("", "1"), ("", "2"), ("a", "3"), ("b", "3")];
     pairs.into_iter().filter_map(|(first, last)| longest(first, last)).collect()
