@@ -66,13 +66,15 @@ fn a_command_survives_a_silence_shorter_than_its_ttl() {
     let link = server.proxy().expect("a proxy");
     let url = server.url_at(link.addr(), None);
     let job = "echo up > up; while [ ! -e done ]; do sleep 0.02; done";
-    let holder = start(&bench, &url, &["--ttl", "3s", "j", "--", "sh", "-c", job]);
+    // At worst a renewal was due just before the link fell silent: the command goes on for 5.3 s without one, of
+    // the 6.5 s that it has before it is asked to end.
+    let holder = start(&bench, &url, &["--ttl", "8s", "j", "--", "sh", "-c", job]);
     bench.written("up");
     for _ in 0..2 {
         let renewed = server.calls("evalsha");
         link.black_hole();
-        // Longer than the interval of a second: a renewal was due meanwhile.
-        std::thread::sleep(Duration::from_millis(1_300));
+        // As long as the interval: a renewal is due meanwhile.
+        std::thread::sleep(Duration::from_millis(2_700));
         link.heal();
         eventually(SOON, "it is renewed again", || (server.calls("evalsha") > renewed + 1).then_some(()));
     }
