@@ -7,6 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Bench, SOON, finish, finish_started, uptime};
+use leasehold_testkit::proxy::{Action, When};
 use leasehold_testkit::redis::{Keep, Persistence, RedisOptions, RedisServer};
 use leasehold_testkit::{Proc, boot_now, eventually};
 
@@ -98,6 +99,25 @@ fn a_waiting_run_outlasts_a_restart_of_the_server() {
     server.restart(Keep::Data).expect("restarted");
     let ran_ = finish_started(waiting);
     assert_eq!(ran_.code, 0, "{ran_:?}");
+}
+
+/// A grant whose answer comes when its time is nearly over is given back, and whoever waits is granted the name anew.
+#[test]
+fn a_late_grant_is_given_back_by_a_run_that_waits() {
+    let bench = Bench::new();
+    let server = RedisServer::plain().expect("a server");
+    let link = server.proxy().expect("a proxy");
+    let url = server.url_at(link.addr(), None);
+    // The answer of the first grant only. Of two seconds, a third is what a command needs at least.
+    let late = link.once(
+        When::reply_to_request().containing("EVAL").containing("{j}"),
+        Action::Delay(Duration::from_millis(1_800)),
+    );
+    let began = boot_now();
+    let ran_ = ran(&bench, &url, &["--ttl", "2s", "j", "--", "true"]);
+    assert_eq!(ran_.code, 0, "{ran_:?}");
+    assert_eq!(late.hits(), 1, "the answer was late");
+    assert!(boot_now() - began > Duration::from_millis(1_800));
 }
 
 /// A server that stays away is 69 within the operation timeout, also for who would wait for ever.

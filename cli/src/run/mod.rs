@@ -30,7 +30,7 @@ mod supervise;
 mod tree;
 
 use std::ffi::OsString;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::{
     AcquireError, Effect, HolderInfo, Lease, LeaseClient, LeaseState, LostCause, Released, Settings,
@@ -128,6 +128,10 @@ struct Session<'a> {
     plan: Plan,
     op_timeout: Duration,
 }
+
+/// How often a run that waits lets go of a grant whose answer came so late that too little of it is left. A store that
+/// is always that slow is told.
+const LATE_GRANTS_MAX: u32 = 3;
 
 impl Session<'_> {
     async fn run(&self, store: &Store, settings: Settings) -> Result<Ending, Failure> {
@@ -268,16 +272,31 @@ impl Session<'_> {
                 Err(e) => Err(self.not_acquired(e)),
             };
         }
-        let wait = if wait == Duration::MAX { Wait::Forever } else { Wait::AtMost(wait) };
+        let began = Instant::now();
         let mut told = None;
-        let observe = |seen: &leasehold::Contention| {
-            let holder = seen.holder.as_ref().map(|holder| holder.token);
-            if told != Some(holder) {
-                told = Some(holder);
-                self.talk.waiting(name, seen);
+        let mut late = 0;
+        loop {
+            let wait = match wait {
+                Duration::MAX => Wait::Forever,
+                wait => Wait::AtMost(wait.saturating_sub(began.elapsed())),
+            };
+            let observe = |seen: &leasehold::Contention| {
+                let holder = seen.holder.as_ref().map(|holder| holder.token);
+                if told != Some(holder) {
+                    told = Some(holder);
+                    self.talk.waiting(name, seen);
+                }
+            };
+            match client.acquire_observed(name, settings, wait, observe).await {
+                // A link that was silent for a while: who waits is granted the name anew.
+                Ok(lease) if late < LATE_GRANTS_MAX && lease.ensure(self.plan.least()).is_err() => {
+                    drop(lease)
+                }
+                Err(AcquireError::GrantedTooLate { .. }) if late < LATE_GRANTS_MAX => {}
+                acquired => return acquired.map_err(|e| self.not_acquired(e)),
             }
-        };
-        client.acquire_observed(name, settings, wait, observe).await.map_err(|e| self.not_acquired(e))
+            late += 1;
+        }
     }
 
     fn busy(&self, why: &str) -> Failure {
