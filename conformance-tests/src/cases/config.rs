@@ -257,7 +257,10 @@ pub(crate) async fn closed_backend_says_so(bench: Bench) -> Result<(), Failed> {
     let closed = |op: &str, error: Option<BackendError>| {
         check!(
             error.as_ref().is_some_and(|e| e.kind() == ErrorKind::Closed),
-            "{op} on a closed backend: {error:?}"
+            "{op} on a closed backend is to be refused as Closed, and {}",
+            error.map_or("was answered without an error".to_owned(), |e| format!(
+                "was refused otherwise: {e:?}"
+            ))
         );
         Ok::<(), Failed>(())
     };

@@ -96,10 +96,12 @@ pub(crate) async fn racing_tasks_are_inside_one_by_one(bench: Bench) -> Result<(
         tasks.spawn_on(racer, runtime.handle());
     }
     runtime.spawn(async move { done.send(tasks.join_all().await) });
-    for raced in race.await? {
+    let raced = race.await;
+    // Before anything fails: a runtime must not be dropped within another.
+    runtime.shutdown_background();
+    for raced in raced? {
         raced?;
     }
-    runtime.shutdown_background();
     let tokens = tokens.lock().expect("no panic under it");
     let refusals = refusals.load(Ordering::Relaxed);
     let rising = tokens.windows(2).all(|pair| pair[0] < pair[1]);
