@@ -43,7 +43,7 @@ fn answered(op: &'static str, source: &str, error: RedisError) -> BackendError {
 /// What a server's error means: kind, effect, and what to do.
 fn judge(code: &str, detail: &str, source: &str) -> (ErrorKind, Effect, String) {
     // why (for every `Effect::None` here): the server answers these instead of running the command, or, within a
-    // script, instead of its first write; a script of ours writes nothing before a call that may fail so.
+    // script, instead of its first write.
     let none = Effect::None;
     let in_script = |what: &str| detail.contains(what);
     match code {
@@ -65,7 +65,8 @@ fn judge(code: &str, detail: &str, source: &str) -> (ErrorKind, Effect, String) 
                 .to_owned(),
         ),
         _ if in_script("can't run this command") || in_script("can't access at least one of the keys") => {
-            (ErrorKind::PermissionDenied, none, denied_in_script(detail, source))
+            // A step before the one that is forbidden may have written.
+            (ErrorKind::PermissionDenied, Effect::Unknown, denied_in_script(detail, source))
         }
         "READONLY" => (
             ErrorKind::Unavailable,
@@ -164,7 +165,7 @@ fn denied_in_script(detail: &str, source: &str) -> String {
         None => detail.to_owned(),
     };
     format!(
-        "the server's access list forbids a step of the script ({missing}). Nothing was changed; grant the user what is named (docs.md has the least that is needed)"
+        "the server's access list forbids a step of the script ({missing}); what the steps before it did stays. Grant the user what is named (docs.md has the least that is needed)"
     )
 }
 
@@ -345,7 +346,7 @@ mod tests {
             (
                 "ERR The user executing the script can't run this command or subcommand script: 1f, on @user_script:2.",
                 PermissionDenied,
-                Effect::None,
+                Effect::Unknown,
                 "+pexpire",
             ),
             ("READONLY You can't write against a read only replica.", Unavailable, Effect::None, "replica"),

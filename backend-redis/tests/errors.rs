@@ -79,6 +79,7 @@ async fn missing_rights_are_named() {
     let mut users = Vec::new();
     for (missing, wanted) in [
         ("evalsha", "evalsha"),
+        ("get", "get"),
         ("set", "set"),
         ("time", "time"),
         ("publish", "publish"),

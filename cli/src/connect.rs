@@ -38,14 +38,20 @@ pub(crate) async fn patient_client(
     let context = watchdog.context();
     let until = context.now() + op_timeout;
     let registry = Registry::default();
+    let mut refused = None;
     loop {
         let connecting = registry.connect_url(store.url.clone(), watchdog);
         let connected = tokio::select! {
             connected = connecting => connected,
-            () = context.sleep_until(until) => return Err(silent(store, op_timeout)),
+            () = context.sleep_until(until) => match refused {
+                // What was told before says more than the silence since.
+                Some(refused) => Err(refused),
+                None => return Err(silent(store, op_timeout)),
+            },
         };
         match connected {
             Err(ConnectError::Backend(e)) if e.is_retryable() && context.now() + RETRY_PAUSE < until => {
+                refused = Some(ConnectError::Backend(e));
                 context.sleep_until(context.now() + RETRY_PAUSE).await;
             }
             connected => return made(connected, store, watchdog, op_timeout),

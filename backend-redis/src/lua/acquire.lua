@@ -27,6 +27,15 @@ if granted then
 end
 -- From here on the clock alone does not decide. What is refused leaves floor and lease as they were.
 
+-- What is at a key; of another type: a table. A missing right is raised: it says nothing of the key.
+local function get(key)
+  local found = redis.pcall('GET', key)
+  if type(found) == 'table' and string.sub(found.err, 1, 9) ~= 'WRONGTYPE' then
+    redis.call('GET', key)
+  end
+  return found
+end
+
 local function is_token(text)
   return type(text) == 'string' and #text == 20 and not string.find(text, '%D')
 end
@@ -68,7 +77,7 @@ if granted then
     redis.call('DEL', KEYS[1])
     return {'bad', 'floor'}
   end
-  local namespace = redis.pcall('GET', KEYS[3])
+  local namespace = get(KEYS[3])
   if namespace and not is_token(namespace) then
     redis.call('DEL', KEYS[1])
     if last then set_floor(last, '') else redis.call('DEL', KEYS[2]) end
@@ -93,7 +102,7 @@ if granted then
 end
 
 local record = redis.call('GET', KEYS[1])
-local floor = redis.pcall('GET', KEYS[2])
+local floor = get(KEYS[2])
 if floor and not is_token(floor) then
   return {'bad', 'floor'}
 end
@@ -109,7 +118,7 @@ if not told then
 end
 local namespace = ''
 if not token or ARGV[5] >= token then
-  namespace = redis.pcall('GET', KEYS[3])
+  namespace = get(KEYS[3])
   if namespace and not is_token(namespace) then
     return {'bad', 'namespace'}
   end

@@ -2,20 +2,29 @@
 -- KEYS: namespace, then lease, floor and note for each.
 -- Answers the namespace's floor, then for each: 0 (none), 1 (a text) or 2 (of another type), the record, the
 -- time left in ms, the floor, the note.
-local namespace = redis.pcall('GET', KEYS[1])
+-- What is at a key; of another type: a table. A missing right is raised: it says nothing of the key.
+local function get(key)
+  local found = redis.pcall('GET', key)
+  if type(found) == 'table' and string.sub(found.err, 1, 9) ~= 'WRONGTYPE' then
+    redis.call('GET', key)
+  end
+  return found
+end
+
+local namespace = get(KEYS[1])
 local out = {type(namespace) == 'string' and namespace or ''}
 for k = 2, #KEYS, 3 do
-  local record, kind = redis.pcall('GET', KEYS[k]), 1
+  local record, kind = get(KEYS[k]), 1
   if type(record) == 'table' then
     record, kind = '', 2
   elseif not record then
     record, kind = '', 0
   end
-  local floor = redis.pcall('GET', KEYS[k + 1])
+  local floor = get(KEYS[k + 1])
   if type(floor) == 'table' then
     floor = '?'
   end
-  local note = redis.pcall('GET', KEYS[k + 2])
+  local note = get(KEYS[k + 2])
   if type(note) ~= 'string' then
     note = ''
   end

@@ -7,6 +7,15 @@ local clock = redis.call('TIME')
 local now = string.format('%010d%06d', clock[1], clock[2])
 local out = {now}
 
+-- What is at a key; of another type: a table. A missing right is raised: it says nothing of the key.
+local function get(key)
+  local found = redis.pcall('GET', key)
+  if type(found) == 'table' and string.sub(found.err, 1, 9) ~= 'WRONGTYPE' then
+    redis.call('GET', key)
+  end
+  return found
+end
+
 local function is_token(text)
   return type(text) == 'string' and #text == 20 and not string.find(text, '%D')
 end
@@ -23,7 +32,7 @@ end
 
 -- A token larger than `wanted` for a record that holds a smaller one, in record and floor.
 local function lift(lease, floor_key, record, wanted, ttl)
-  local floor = redis.pcall('GET', floor_key)
+  local floor = get(floor_key)
   if floor and not is_token(floor) then
     return 'b'
   end
@@ -66,7 +75,7 @@ local a = 1
 for k = 2, #KEYS, 2 do
   local lease, floor = KEYS[k], KEYS[k + 1]
   local ttl, floor_ttl, token, wanted = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
-  local record = redis.pcall('GET', lease)
+  local record = get(lease)
   local answer = 'g'
   if type(record) == 'string' and string.sub(record, 1, 34) == ARGV[a] then
     answer = 'r'
