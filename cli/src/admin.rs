@@ -13,6 +13,7 @@ use crate::args::{
     CheckArgs, Command, EpochCommand, FenceArgs, ForceReleaseArgs, InspectArgs, ListArgs, Output, token,
 };
 use crate::config::Surroundings;
+use crate::connect::Patience;
 use crate::duration::show;
 use crate::exit::{Ending, Exit, Failure, of_kind};
 use crate::run::report::write_line;
@@ -38,7 +39,7 @@ fn with_client(store: Option<&str>, op_timeout: Duration, command: Command) -> R
     let runtime = crate::connect::runtime()?;
     let result = runtime.block_on(async {
         let watchdog = Watchdog::start().map_err(|e| Failure::new(Exit::Internal, e))?;
-        let client = crate::connect::client(&store, &watchdog, op_timeout).await?;
+        let client = crate::connect::client(&store, &watchdog, op_timeout, Patience::None).await?;
         let context = watchdog.context();
         let answer = tokio::select! {
             answer = question.ask(&client) => answer,

@@ -23,6 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::admin::print;
 use crate::args::ConformanceArgs;
 use crate::config::{self, Surroundings};
+use crate::connect::Patience;
 use crate::exit::{Ending, Exit, Failure};
 use crate::run::report::write_line;
 use crate::show::millis;
@@ -76,7 +77,7 @@ fn reach(store: &config::Store, op_timeout: Duration) -> Result<(), Failure> {
     let runtime = crate::connect::runtime()?;
     let reached = runtime.block_on(async {
         let watchdog = Watchdog::start().map_err(|e| Failure::new(Exit::Internal, e))?;
-        let client = crate::connect::client(store, &watchdog, op_timeout).await?;
+        let client = crate::connect::client(store, &watchdog, op_timeout, Patience::None).await?;
         crate::connect::finish(&client, &watchdog, Duration::from_millis(500)).await;
         Ok(())
     });

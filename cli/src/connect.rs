@@ -25,15 +25,25 @@ pub(crate) async fn finish(client: &LeaseClient, watchdog: &Watchdog, limit: Dur
     }
 }
 
-/// Pause between two tries of [`patient_client`].
+/// Pause between two tries of a [`Patience::Retry`].
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// As [`client`], for who is going to wait anyway: a store that is just being restarted is asked again until the
-/// operation timeout is over.
-pub(crate) async fn patient_client(
+/// What to do when the store refuses the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Tell it at once.
+    None,
+    /// Ask again until the operation timeout is over: for who is going to wait anyway, beside a store that is just
+    /// being restarted.
+    Retry,
+}
+
+/// Connects to the store.
+pub(crate) async fn client(
     store: &Store,
     watchdog: &Watchdog,
     op_timeout: Duration,
+    patience: Patience,
 ) -> Result<LeaseClient, Failure> {
     let context = watchdog.context();
     let until = context.now() + op_timeout;
@@ -50,29 +60,15 @@ pub(crate) async fn patient_client(
             },
         };
         match connected {
-            Err(ConnectError::Backend(e)) if e.is_retryable() && context.now() + RETRY_PAUSE < until => {
+            Err(ConnectError::Backend(e))
+                if patience == Patience::Retry && e.is_retryable() && context.now() + RETRY_PAUSE < until =>
+            {
                 refused = Some(ConnectError::Backend(e));
                 context.sleep_until(context.now() + RETRY_PAUSE).await;
             }
             connected => return made(connected, store, watchdog, op_timeout),
         }
     }
-}
-
-/// Connects to the store.
-pub(crate) async fn client(
-    store: &Store,
-    watchdog: &Watchdog,
-    op_timeout: Duration,
-) -> Result<LeaseClient, Failure> {
-    let context = watchdog.context();
-    let registry = Registry::default();
-    let connecting = registry.connect_url(store.url.clone(), watchdog);
-    let connected = tokio::select! {
-        connected = connecting => connected,
-        () = context.sleep_until(context.now() + op_timeout) => return Err(silent(store, op_timeout)),
-    };
-    made(connected, store, watchdog, op_timeout)
 }
 
 fn silent(store: &Store, op_timeout: Duration) -> Failure {

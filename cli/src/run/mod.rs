@@ -40,6 +40,7 @@ use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::config::{STORE_VAR, Store};
+use crate::connect::Patience;
 use crate::duration::show;
 use crate::exit::{Ending, Exit, Failure, of_kind};
 use handle::Guardian;
@@ -255,11 +256,9 @@ impl Session<'_> {
     }
 
     async fn connect(&self, store: &Store, watchdog: &Watchdog) -> Result<LeaseClient, Failure> {
-        let limit = self.op_timeout;
-        if self.wait().is_zero() {
-            return self.unless_interrupted(crate::connect::client(store, watchdog, limit)).await?;
-        }
-        self.unless_interrupted(crate::connect::patient_client(store, watchdog, limit)).await?
+        let patience = if self.wait().is_zero() { Patience::None } else { Patience::Retry };
+        let connecting = crate::connect::client(store, watchdog, self.op_timeout, patience);
+        self.unless_interrupted(connecting).await?
     }
 
     async fn acquire(&self, client: &LeaseClient, settings: &Settings) -> Result<Lease, Failure> {
