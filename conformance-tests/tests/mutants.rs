@@ -44,6 +44,11 @@ mod prove {
     /// A case that a defect keeps from ending is stopped early.
     const SICK: Limits = Limits { case: Duration::from_secs(8), patience: Duration::from_millis(300) };
 
+    /// Cases that search, on real threads: what one run meets depends on their interleaving, so that a busy
+    /// machine may hide a defect from it. The search then goes on, so many times at most.
+    const SEARCHES: &[&str] = &["history/contention_under_faults_breaks_no_property"];
+    const SEARCHES_MAX: usize = 10;
+
     /// Defects of other stores, by the beginning of their names: their own crates show that the cases
     /// find them.
     const ELSEWHERE: &[&str] = &["Sqlite", "Redis"];
@@ -79,7 +84,17 @@ mod prove {
             }
             plant(Some(mutant));
             let factory = if PLAIN.contains(&mutant) { &plain } else { &factory };
-            let results = run_all(&claimed, factory, SICK);
+            let mut results = run_all(&claimed, factory, SICK);
+            for (case, result) in &mut results {
+                let mut runs = 1;
+                while result.is_ok() && SEARCHES.contains(&case.name) && runs < SEARCHES_MAX {
+                    *result = run_case(case, factory, SICK);
+                    runs += 1;
+                }
+                if runs > 1 {
+                    println!("{:37}{}: {runs} searches", "", case.name);
+                }
+            }
             plant(None);
             let found: Vec<_> = results.iter().filter(|(_, result)| result.is_err()).collect();
             println!("{:<28} {:>2}/{:<2}  {}", mutant.name(), found.len(), claimed.len(), mutant.sentence());

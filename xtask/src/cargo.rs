@@ -104,7 +104,7 @@ impl Cargo {
             mark.put_on(&mut command).stdout(Stdio::piped()).spawn().map_err(|e| format!("cargo: {e}"))?;
         let output = child.stdout.take();
         let reader = std::thread::spawn(move || {
-            output.map_or_else(Counts::default, |o| pass_through(o, std::io::stdout()))
+            output.map_or_else(Default::default, |o| pass_through(o, std::io::stdout()))
         });
         let status = loop {
             match child.try_wait().map_err(|e| format!("cargo: {e}"))? {
@@ -119,15 +119,17 @@ impl Cargo {
         };
         // A descendant that was left behind may hold the pipe open: then the counts read so far are
         // lost, and the part fails for the descendant.
-        let counts = if mark.settle(SETTLE_MAX).is_empty() {
+        let (counts, failures) = if mark.settle(SETTLE_MAX).is_empty() {
             reader.join().unwrap_or_default()
         } else {
-            Counts::default()
+            Default::default()
         };
         if status.success() {
             Ok(counts)
         } else {
-            Err(format!("cargo {} failed ({status}; {} tests failed)", self.args.join(" "), counts.failed))
+            let what =
+                format!("cargo {} failed ({status}; {} tests failed)", self.args.join(" "), counts.failed);
+            Err([what].into_iter().chain(failures).collect::<Vec<_>>().join("\n  "))
         }
     }
 
@@ -170,19 +172,38 @@ fn with_default_signals(command: Command) -> Command {
     wrapped
 }
 
-fn pass_through(output: impl std::io::Read, mut to: impl Write) -> Counts {
+/// The counts, and the lines that name what failed: few enough to be repeated at the end of a long run.
+fn pass_through(output: impl std::io::Read, mut to: impl Write) -> (Counts, Vec<String>) {
     let mut counts = Counts::default();
+    let mut failures = Vec::new();
     let mut reader = BufReader::new(output);
     let mut line = Vec::new();
     // Bytes, not text: a test may print anything.
     while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
         let _ = to.write_all(&line).and_then(|()| to.flush());
-        if let Some(found) = Counts::of_line(String::from_utf8_lossy(&line).trim_end()) {
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if let Some(found) = Counts::of_line(text) {
             counts.add(found);
+        }
+        if failures.len() < FAILURES_MAX && names_a_failure(text) {
+            failures.push(text.chars().take(FAILURE_CHARS).collect());
         }
         line.clear();
     }
-    counts
+    (counts, failures)
+}
+
+/// Failures that are repeated at the end, and how much of each.
+const FAILURES_MAX: usize = 20;
+const FAILURE_CHARS: usize = 300;
+
+/// Whether a line names a test that failed, as libtest, the suite and the mutants write it, or says why.
+fn names_a_failure(line: &str) -> bool {
+    let test = line
+        .strip_prefix("test ")
+        .is_some_and(|rest| rest.ends_with("FAILED") && !rest.starts_with("result"));
+    test || line.starts_with("ERROR: ") || (line.starts_with("thread '") && line.contains("panicked at"))
 }
 
 #[cfg(test)]
@@ -198,7 +219,20 @@ mod tests {
         assert_eq!(Counts::of_line("80 defects, 1 errors, 21.552271829s"), Some(found));
         let output = "noise \u{fffd}\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n".repeat(2);
         let mut copy = Vec::new();
-        assert_eq!(pass_through(output.as_bytes(), &mut copy).passed, 4);
+        assert_eq!(pass_through(output.as_bytes(), &mut copy).0.passed, 4);
         assert_eq!(copy, output.as_bytes());
+    }
+
+    #[test]
+    fn what_failed_is_kept_for_the_end() {
+        let output = "test a::b ... FAILED\ntest c ... ok\nERROR: d does not find E\n\
+                      test result: FAILED. 1 passed; 1 failed\nthread 'a::b' (7) panicked at src/lib.rs:1:2:\n";
+        let (counts, failures) = pass_through(output.as_bytes(), std::io::sink());
+        assert_eq!(counts.failed, 1);
+        let expected = ["test a::b ... FAILED", "ERROR: d does not find E"];
+        assert_eq!(failures[..2], expected);
+        assert!(failures.len() == 3 && failures[2].contains("src/lib.rs:1:2"), "{failures:?}");
+        let many = "ERROR: x\n".repeat(100);
+        assert_eq!(pass_through(many.as_bytes(), std::io::sink()).1.len(), FAILURES_MAX);
     }
 }

@@ -142,6 +142,7 @@ pub(crate) fn run(options: Options) -> Outcome {
     let started = Instant::now();
     let mut rows = vec![["part", "budget", "took", "result"].map(str::to_owned).to_vec()];
     let mut failed = Vec::new();
+    let mut messages = Vec::new();
     let mut total = Counts::default();
     for part in PARTS.iter().filter(|part| options.wants(part)) {
         println!("\n=== {}: {} (budget {} s)\n", part.name, part.what, part.budget_secs);
@@ -150,6 +151,7 @@ pub(crate) fn run(options: Options) -> Outcome {
         let took = began.elapsed().as_secs();
         if let Err(message) = &result {
             println!("\n{} FAILED: {message}", part.name);
+            messages.push(format!("{}: {message}", part.name));
             failed.push(part.name);
         }
         let late = if took > part.budget_secs { ", over budget" } else { "" };
@@ -157,6 +159,8 @@ pub(crate) fn run(options: Options) -> Outcome {
         rows.push(vec![part.name.to_owned(), format!("{} s", part.budget_secs), format!("{took} s"), result]);
     }
     println!("\n{}", table::format(&rows));
+    // Once more, for whoever sees only the end.
+    messages.iter().for_each(|message| println!("{message}"));
     close(total, failed.is_empty(), started.elapsed());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
