@@ -19,9 +19,9 @@ use crate::{SCHEME, SqliteConfig, upkeep};
 /// How often an attempt is repeated when the name was freed, or the file replaced, between its statements.
 const ROUNDS_MAX: usize = 4;
 
-/// How old a look at the path may be when a grant is answered. What happens to the file after it is told by the next
+/// How old the look at the path that is taken while SQLite writes a grant may be when the grant is answered. What happens to the file after it is told by the next
 /// renewal, like what happens after the answer.
-const LOOK_GOOD_FOR: Duration = Duration::from_millis(20);
+const OWN_LOOK_GOOD_FOR: Duration = Duration::from_millis(20);
 
 /// Leases in a SQLite file. Clones share its connections.
 ///
@@ -82,11 +82,12 @@ impl SqliteBackend {
         self.store.counters()
     }
 
-    /// Walks over the next piece of the names and collects what nobody holds, as grants do now and then.
+    /// Walks over the next piece of the names and collects what nobody holds, as grants do now and then when it
+    /// is much.
     #[doc(hidden)]
     pub async fn collect(&self) -> Result<(), BackendError> {
         let file = self.store.file("collect").await?;
-        upkeep::pass(&self.store, &file).await
+        upkeep::pass(&self.store, &file, 0).await
     }
 
     /// The id of the clock that rows are dated by.
@@ -113,7 +114,7 @@ impl LeaseBackend for SqliteBackend {
                 let e = e.with_name(&request.name);
                 if discarded { e.with_unknown_effect() } else { e }
             };
-            let file = store.file("acquire").await.map_err(doubt)?;
+            let file = store.file_lately("acquire").await.map_err(doubt)?;
             let is_there = || store.is_there("acquire", &file);
             let mut attempt = pin!(store.attempt(&file, request, give_up));
             // Looked at while SQLite's thread writes.
@@ -127,7 +128,7 @@ impl LeaseBackend for SqliteBackend {
             });
             match answer.await.map_err(doubt)? {
                 Ok(grant) => {
-                    let good = looked.filter(|(at, _)| store.now().since(*at) <= LOOK_GOOD_FOR);
+                    let good = looked.filter(|(at, _)| store.now().since(*at) <= OWN_LOOK_GOOD_FOR);
                     // A grant in a file that is gone from its path excludes nobody.
                     if good.map_or_else(is_there, |(_, is_there)| is_there) {
                         upkeep::after_grant(store, &file);
@@ -161,7 +162,7 @@ impl LeaseBackend for SqliteBackend {
     async fn release(&self, request: &ReleaseRequest) -> Result<Released, BackendError> {
         let (store, claim) = (&self.store, &request.claim);
         // The grant has gone with its file.
-        let Ok(file) = store.same_file("release")? else { return Ok(Released::AlreadyReleased) };
+        let Ok(file) = store.recent_file("release")? else { return Ok(Released::AlreadyReleased) };
         if store.release(&file, request).await.map_err(|e| e.with_name(&claim.name))? {
             file.hub.wake(&claim.name);
             return Ok(Released::Released);

@@ -31,7 +31,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::clock_id::clock_id;
 use crate::error::{closed, is_busy, native, opening, refused};
-use crate::file::{self, Compared, Identity, Opening, Place, Scope};
+use crate::file::{self, Compared, Identity, Opening, Place};
 use crate::index::{self, Index};
 use crate::line::{Driver, Line, Query, Turn, Way};
 use crate::watch::{Commits, Hub};
@@ -43,9 +43,10 @@ const BUSY_SLICE: Duration = Duration::from_millis(25);
 /// Rows that SQLite's thread may hand over before somebody takes them: more than any statement returns, so
 /// that no statement, and with it the write lock, stays open for want of a reader.
 const ROW_BUFFER: usize = 2048;
-/// How long the log and the shared memory, once seen in their places, are taken to be there still. A burst of calls
-/// looks at them once; the database itself is looked at before every call.
-pub(crate) const COMPANIONS_GOOD_FOR: Duration = Duration::from_millis(1);
+/// How long the database and its companions, once seen in their places, are taken to be there still before an acquire
+/// or a release is sent: no longer than what may happen between a look and the statement behind it anyway. A grant is
+/// answered only after a look of its own, and every other call looks for itself.
+const LOOK_GOOD_FOR: Duration = Duration::from_millis(1);
 /// How often opening is tried while the file changes under it.
 const OPENINGS_MAX: usize = 8;
 
@@ -75,8 +76,8 @@ pub(crate) struct Store {
 /// An open file.
 pub(crate) struct File {
     pub(crate) identity: Identity,
-    /// When its log and shared memory were last seen in their places, in ns of the boot clock.
-    companions_seen: AtomicU64,
+    /// When it and its companions were last seen in their places, in ns of the boot clock.
+    seen: AtomicU64,
     pub(crate) writer: Line,
     pub(crate) renewer: Line,
     pub(crate) reader: Line,
@@ -127,7 +128,7 @@ impl Store {
         if self.closed.load(Ordering::Acquire) { Err(closed(op)) } else { Ok(()) }
     }
 
-    /// The open file if it is still the one at the path, or what is seen instead.
+    /// The open file if it is still the one at the path, with its companions, or what is seen instead.
     pub(crate) fn same_file(
         &self,
         op: &'static str,
@@ -135,29 +136,49 @@ impl Store {
         self.refuse_closed(op)?;
         let file = self.current();
         let now = self.now().as_nanos();
-        let since = now.saturating_sub(file.companions_seen.load(Ordering::Relaxed));
-        let scope =
-            if since < COMPANIONS_GOOD_FOR.as_nanos() as u64 { Scope::Database } else { Scope::Whole };
-        match file.identity.compare(&self.place, op, scope)? {
+        // Until this look has found them again.
+        file.seen.store(0, Ordering::Relaxed);
+        match file.identity.compare(&self.place, op)? {
             Compared::Same => {
-                if scope == Scope::Whole {
-                    file.companions_seen.store(now, Ordering::Relaxed);
-                }
+                file.seen.store(now, Ordering::Relaxed);
                 Ok(Ok(file))
             }
             Compared::Changed(what) => Ok(Err(what)),
         }
     }
 
+    /// As [`Store::same_file`], content with a look of [`LOOK_GOOD_FOR`]: a burst of calls looks once.
+    pub(crate) fn recent_file(
+        &self,
+        op: &'static str,
+    ) -> Result<Result<Arc<File>, &'static str>, BackendError> {
+        self.refuse_closed(op)?;
+        let file = self.current();
+        let since = self.now().as_nanos().saturating_sub(file.seen.load(Ordering::Relaxed));
+        if since < LOOK_GOOD_FOR.as_nanos() as u64 { Ok(Ok(file)) } else { self.same_file(op) }
+    }
+
     /// Whether `file` is still the one at the path, with its companions.
     pub(crate) fn is_there(&self, op: &'static str, file: &Arc<File>) -> bool {
-        file.companions_seen.store(0, Ordering::Relaxed);
         matches!(self.same_file(op), Ok(Ok(same)) if Arc::ptr_eq(&same, file))
     }
 
     /// The file at the path: the open one, or the one that took its place, opened now.
     pub(crate) async fn file(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
-        match self.same_file(op)? {
+        self.file_if(op, self.same_file(op)).await
+    }
+
+    /// As [`Store::file`], by [`Store::recent_file`].
+    pub(crate) async fn file_lately(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
+        self.file_if(op, self.recent_file(op)).await
+    }
+
+    async fn file_if(
+        &self,
+        op: &'static str,
+        looked: Result<Result<Arc<File>, &'static str>, BackendError>,
+    ) -> Result<Arc<File>, BackendError> {
+        match looked? {
             Ok(file) => Ok(file),
             Err(_) => self.next_file(op).boxed().await,
         }
@@ -361,7 +382,7 @@ async fn open(
         };
         return Ok(File {
             identity,
-            companions_seen: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             writer: line(Some(writer), Way::Given(renewals.clone())),
             renewer: line(Some(renewer), Way::Announced(renewals)),
             reader: line(None, Way::Free),

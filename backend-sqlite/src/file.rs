@@ -9,7 +9,7 @@
 //! * Two names of one file have two `-wal` files: hard links and files that are mount points are refused, and
 //!   symbolic links are resolved once, when the file is opened.
 //! * The file, its `-wal` or its `-shm` is removed or replaced under the connections: [`Identity::compare`],
-//!   before each call and after each grant.
+//!   before the calls and with each grant.
 //! * The `-shm` is gone, and another connection of this process keeps the removed one in use: [`crate::index`].
 //! * The directory is moved away for a while: [`find`] makes one for the first connection only. One that is made
 //!   by a waiter would be in the way when the first comes back.
@@ -99,15 +99,6 @@ pub(crate) enum Compared {
     Changed(&'static str),
 }
 
-/// How much of a database is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
-    /// With its log and its shared memory.
-    Whole,
-    /// The database itself only.
-    Database,
-}
-
 /// Device, inode and number of names of what is at a path.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
@@ -142,16 +133,11 @@ impl Identity {
         Ok(Identity { database, wal: inode(&place.wal)?, shm: inode(&place.shm)? })
     }
 
-    /// Compares with what is there now: three stat calls, or one.
+    /// Compares with what is there now: three stat calls.
     ///
     /// # Errors
     /// When the path cannot be looked at, or the file has got a second name.
-    pub(crate) fn compare(
-        &self,
-        place: &Place,
-        op: &'static str,
-        scope: Scope,
-    ) -> Result<Compared, BackendError> {
+    pub(crate) fn compare(&self, place: &Place, op: &'static str) -> Result<Compared, BackendError> {
         let path = &place.database;
         let Some(seen) = see(path).map_err(|e| unreadable(op, path, &e))? else {
             return Ok(Compared::Changed("the database file was removed"));
@@ -160,9 +146,6 @@ impl Identity {
             return Ok(Compared::Changed("another file is at the path of the database now"));
         }
         refuse_links(op, path, seen.links)?;
-        if scope == Scope::Database {
-            return Ok(Compared::Same);
-        }
         let inode = |path| match see(path) {
             Ok(seen) => Ok(seen.map(|seen| seen.file)),
             Err(e) => Err(unreadable(op, path, &e)),

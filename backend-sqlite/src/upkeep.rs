@@ -3,8 +3,8 @@
 //! A released row stays, because its token is the floor of the next grant. Once in [`EVERY`] grants a task on
 //! the I/O runtime walks over the next [`WINDOW`] names: free ones are deleted, and the trigger on the table
 //! raises the floor of all names to their tokens in the same step. What it looks at is four times what was
-//! granted meanwhile, so that the walk catches up with any churn; what it does at once is bounded. The caller
-//! of the grant waits for none of it.
+//! granted meanwhile, so that the walk catches up with any churn; what it does at once is bounded. A few free names
+//! of each window stay ([`SPARED`]). The caller of the grant waits for none of it.
 //!
 //! Rows of another clock are sighted on the way ([`crate::record`]), so that what a reboot left behind goes too,
 //! and sightings of versions that are gone are deleted.
@@ -25,6 +25,8 @@ use crate::line::{Driver, Query, Turn};
 const EVERY: u32 = 256;
 /// Names in one pass.
 const WINDOW: i64 = 1024;
+/// So many free names of a window stay: names that come back again and again are cheaper kept than made anew.
+const SPARED: i64 = WINDOW / 4;
 /// Sightings noted, and deleted, in one pass.
 const SIGHTINGS_MAX: i64 = 64;
 
@@ -71,20 +73,20 @@ pub(crate) fn after_grant(store: &Arc<Store>, file: &Arc<File>) {
     let io = store.context.io().clone();
     io.spawn(async move {
         // A pass that fails is made up for by the next one.
-        let _ = pass(&store, &file).await;
+        let _ = pass(&store, &file, SPARED).await;
         store.upkeep.running.store(false, Ordering::Release);
     });
 }
 
-/// One window.
-pub(crate) async fn pass(store: &Arc<Store>, file: &File) -> Result<(), BackendError> {
+/// One window, whose free names are deleted if there are more than `spared`.
+pub(crate) async fn pass(store: &Arc<Store>, file: &File, spared: i64) -> Result<(), BackendError> {
     let after = store.upkeep.after.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let clock_id = &store.clock_id;
     let query = sqlx::query(LOOK).bind(after.clone()).bind(WINDOW).bind(Arc::clone(clock_id));
     let window = send(store, file, Kind::Look, move |now| query.bind(now_us(now))).await?;
     let Some(window) = window.first() else { return Ok(()) };
     let column = |n: usize| window.try_get::<i64, _>(n).map_err(|e| native(OP, e));
-    let (scanned, free, unsighted) = (column(1)?, column(2)?, column(3)?);
+    let (scanned, free, unsighted, sightings) = (column(1)?, column(2)?, column(3)?, column(4)?);
     let is_last = scanned < WINDOW;
     // Beyond every legal name: the last window includes what sorts behind the last row.
     let end = "\u{10ffff}".repeat(129);
@@ -93,12 +95,14 @@ pub(crate) async fn pass(store: &Arc<Store>, file: &File) -> Result<(), BackendE
     if unsighted > 0 {
         sight(store, file, &after, &last).await?;
     }
-    if free > 0 {
+    if free > spared {
         let query = sqlx::query(COLLECT).bind(after.clone()).bind(last.clone()).bind(Arc::clone(clock_id));
         send(store, file, Kind::Write, move |now| query.bind(now_us(now))).await?;
     }
-    let query = sqlx::query(SIGHTINGS).bind(after).bind(last.clone()).bind(SIGHTINGS_MAX);
-    send(store, file, Kind::Write, move |_| query).await?;
+    if sightings > 0 {
+        let query = sqlx::query(SIGHTINGS).bind(after).bind(last.clone()).bind(SIGHTINGS_MAX);
+        send(store, file, Kind::Write, move |_| query).await?;
+    }
     let next = if is_last { String::new() } else { last };
     *store.upkeep.after.lock().unwrap_or_else(PoisonError::into_inner) = next;
     Ok(())
