@@ -19,7 +19,7 @@ use crate::core::Request;
 use crate::error::{Does, refused, strange};
 use crate::keys::What;
 use crate::link::Purpose;
-use crate::record::{self, KEPT, Note};
+use crate::record::{self, KEPT, NO_FLOOR, Note};
 use crate::scripts;
 
 /// Longest text that is kept of who forced a release, and of why.
@@ -106,12 +106,12 @@ impl LeaseAdmin for RedisBackend {
     async fn raise_floor(&self, name: Option<&LeaseName>, token: Token) -> Result<(), BackendError> {
         const OP: &str = "raise_floor";
         match name {
-            Some(name) => {
-                self.raise(OP, std::slice::from_ref(name), token).await.map_err(|e| e.with_name(name))
-            }
+            Some(name) => self.raise(OP, std::slice::from_ref(name), &record::digits(token)).await,
             None => {
+                // Nothing is changed where something is wrong.
+                self.raise_all(OP, NO_FLOOR).await?;
                 self.raise_namespace(OP, token).await?;
-                self.raise_all(OP, token).await
+                self.raise_all(OP, &record::digits(token)).await
             }
         }
     }
@@ -127,7 +127,7 @@ impl LeaseAdmin for RedisBackend {
             })?;
             // Another operator may have been quicker: then there is a higher one to be above.
             if self.raise_namespace(OP, token).await? {
-                self.raise_all(OP, token).await?;
+                self.raise_all(OP, &record::digits(token)).await?;
                 return Ok(epoch);
             }
         }
@@ -168,8 +168,8 @@ impl RedisBackend {
         }
     }
 
-    /// Raises every floor that there is.
-    async fn raise_all(&self, op: &'static str, token: Token) -> Result<(), BackendError> {
+    /// Raises every floor that there is to a token's digits.
+    async fn raise_all(&self, op: &'static str, token: &str) -> Result<(), BackendError> {
         let mut scan = Scan::new(self, "", What::Floor);
         while let Some(names) = scan.next(op).await? {
             for names in names.chunks(NAMES_AT_ONCE) {
@@ -179,7 +179,8 @@ impl RedisBackend {
         Ok(())
     }
 
-    async fn raise(&self, op: &'static str, names: &[LeaseName], token: Token) -> Result<(), BackendError> {
+    /// Raises the floors of names. The first one that is none is the error's.
+    async fn raise(&self, op: &'static str, names: &[LeaseName], token: &str) -> Result<(), BackendError> {
         let store = &self.store;
         let mut run =
             Request::new(&scripts::RAISE, 1 + 2 * names.len(), 3 + 2 * names.len(), 128 * names.len());
@@ -188,24 +189,29 @@ impl RedisBackend {
             let keys = store.keys.of(name);
             run.arg(keys.key(What::Lease)).arg(keys.key(What::Floor));
         }
-        run.arg(record::digits(token)).arg(millis(FLOOR_TTL));
+        run.arg(token).arg(millis(FLOOR_TTL));
         let give_up = store.now() + store.config.op_timeout;
         match store.run(op, Does::Write, Purpose::Calls, &run, give_up).await? {
             Value::Int(0) => Ok(()),
-            Value::Int(_) => Err(bad_floor(op, "floor")),
+            Value::Int(bad) => {
+                let name = usize::try_from(bad - 1).ok().and_then(|at| names.get(at));
+                let error = bad_floor(op, "floor");
+                Err(name.map_or_else(|| error.clone(), |name| error.clone().with_name(name)))
+            }
             _ => Err(strange(op, Does::Write)),
         }
     }
 
-    /// The highest token that any name, or the namespace, is known to have.
+    /// The highest token that any name, or the namespace, is known to have; none may be unreadable.
     async fn highest(&self, op: &'static str) -> Result<Option<Token>, BackendError> {
         let give_up = || self.store.now() + self.store.config.op_timeout;
         let (mut highest, _) = self.store.look(op, Purpose::Calls, &[], give_up()).await?;
         let mut scan = Scan::new(self, "", What::Floor);
         while let Some(names) = scan.next(op).await? {
-            let names: Vec<&LeaseName> = names.iter().collect();
             for names in names.chunks(NAMES_AT_ONCE) {
-                let (_, seen) = self.store.look(op, Purpose::Calls, names, give_up()).await?;
+                self.raise(op, names, NO_FLOOR).await?;
+                let names: Vec<&LeaseName> = names.iter().collect();
+                let (_, seen) = self.store.look(op, Purpose::Calls, &names, give_up()).await?;
                 highest = highest.max(seen.into_iter().filter_map(|seen| seen.ok()?.floor).max());
             }
         }

@@ -15,7 +15,7 @@ use crate::core::{Request, Store};
 use crate::error::{Does, refused, strange};
 use crate::keys::What;
 use crate::link::Purpose;
-use crate::record::{self, KEPT, NO_FLOOR, Note, Record, Seen};
+use crate::record::{self, KEPT, Note, Record, Seen};
 use crate::scripts;
 
 /// How long a floor outlives the lease that it belongs to. While it is there, tokens rise even if the server's clock
@@ -54,21 +54,25 @@ impl Store {
         let keys = self.keys.of(&request.name);
         let acquired_ms = self.clock.at(request.sent_at) / 1_000;
         let record = record::held(&request.owner, acquired_ms, &request.holder_info);
-        let floor = request.token_floor.map_or_else(|| NO_FLOOR.to_owned(), record::digits);
-        let epoch = format!("{:04}", self.epoch.load(Ordering::Relaxed));
         for _ in 0..DATINGS_MAX {
             let mut run =
-                Request::new(scripts::acquire(), 3, 9, 4 * request.name.as_str().len() + record.len() + 128);
+                Request::new(scripts::acquire(), 3, 8, 4 * request.name.as_str().len() + record.len() + 128);
             run.arg(keys.key(What::Lease))
                 .arg(keys.key(What::Floor))
                 .arg(self.keys.namespace())
                 .arg(&record)
                 .arg(millis(request.store_ttl))
-                .arg(self.clock.not_after(give_up, Duration::ZERO))
-                .arg(&epoch)
-                .arg(&floor)
-                .arg(floor_millis(request.store_ttl));
-            if request.store_ttl > LONG_TTL {
+                .arg(self.clock.not_after(give_up, Duration::ZERO));
+            // What an ordinary grant does without: every argument costs the server time.
+            let epoch = self.epoch.load(Ordering::Relaxed);
+            let (has_floor, is_long) = (request.token_floor.is_some(), request.store_ttl > LONG_TTL);
+            if epoch != 0 || has_floor || is_long {
+                run.arg(format!("{epoch:04}"));
+            }
+            if has_floor || is_long {
+                run.arg(request.token_floor.map_or_else(String::new, record::digits));
+            }
+            if is_long {
                 run.arg("");
             }
             let answer = self.run(OP, Does::Write, Purpose::Calls, &run, give_up).await?;
@@ -184,19 +188,42 @@ impl Store {
         const OP: &str = "release";
         let claim = &request.claim;
         let keys = self.keys.of(&claim.name);
+        let give_up = self.now() + self.config.op_timeout;
         // The ordinary one has a script of its own: every argument costs the server time.
-        let keeps = !request.keep_for.is_zero();
-        let script = if keeps { scripts::release_keeping() } else { scripts::release() };
-        let mut run = Request::new(script, 2, 7, 4 * claim.name.as_str().len() + 160);
+        if request.keep_for.is_zero() {
+            let mut run = Request::new(scripts::release(), 1, 2, claim.name.as_str().len() + 96);
+            run.arg(keys.key(What::Lease)).arg(record::unwanted(&claim.owner));
+            return match self.run(OP, Does::Write, Purpose::Calls, &run, give_up).await? {
+                Value::Int(2) => self.not_released(claim, give_up).await,
+                answer => released(OP, answer),
+            };
+        }
+        let mut run = Request::new(scripts::release_keeping(), 2, 7, 4 * claim.name.as_str().len() + 160);
         run.arg(keys.key(What::Lease))
             .arg(keys.key(What::Floor))
             .arg(record::held_by(&claim.owner))
-            .arg(keys.key(What::Channel));
-        if keeps {
-            run.arg(keep_millis(request.keep_for)).arg(KEPT).arg(floor_millis(request.keep_for));
-        }
-        let give_up = self.now() + self.config.op_timeout;
+            .arg(keys.key(What::Channel))
+            .arg(keep_millis(request.keep_for))
+            .arg(KEPT)
+            .arg(floor_millis(request.keep_for));
         released(OP, self.run(OP, Does::Write, Purpose::Calls, &run, give_up).await?)
+    }
+
+    /// Who has the name of a grant that was not there. That it was not is known: a look that fails changes the words
+    /// alone.
+    async fn not_released(
+        self: &Arc<Self>,
+        claim: &Claim,
+        give_up: BootTime,
+    ) -> Result<Released, BackendError> {
+        let looked = self.look("release", Purpose::Calls, &[&claim.name], give_up).await;
+        let Some(seen) = looked.ok().and_then(|(_, mut seen)| seen.pop()) else {
+            return Ok(Released::NotHeld { by: None });
+        };
+        Ok(match seen?.view() {
+            Some(by) => Released::NotHeld { by: Some(by) },
+            None => Released::AlreadyReleased,
+        })
     }
 
     /// Names as they are, and the floor of those that have none.

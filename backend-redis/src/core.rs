@@ -218,7 +218,6 @@ impl Store {
         source: &str,
     ) -> Result<Value, BackendError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let sent_at = self.now();
         match wire.call(command, give_up, &self.context).await {
             Ok(Value::ServerError(e)) => {
                 let error = native(op, does, source, e.into());
@@ -233,7 +232,7 @@ impl Store {
             }
             Err(Unanswered::Broken(e)) => Err(native(op, does, source, e)),
             Err(Unanswered::Stopped) => Err(stopped(op, does)),
-            Err(Unanswered::TimedOut) => Err(timed_out(op, does, give_up.since(sent_at))),
+            Err(Unanswered::TimedOut { after }) => Err(timed_out(op, does, after)),
         }
     }
 

@@ -11,9 +11,10 @@
 //! | 0 | format: `1` |
 //! | 1 | `H` held, `K` kept without an owner |
 //! | 2–33 | owner id, or dashes |
-//! | 34–53 | the token, or dashes: then the floor is the token |
-//! | 54–66 | the server's clock at the grant, in ms since 1970 |
-//! | 67– | holder information, as JSON |
+//! | 34 | `+` when somebody was refused meanwhile, whom the release is to wake; else a dash |
+//! | 35–54 | the token, or dashes: then the floor is the token |
+//! | 55–67 | the server's clock at the grant, in ms since 1970 |
+//! | 68– | holder information, as JSON |
 //!
 //! Whatever else stands there was written by something else, or by a newer version: a typed error, never a grant.
 
@@ -29,7 +30,7 @@ pub(crate) const KEPT: &str = "1K--------------------------------";
 /// A token that is to be read from the floor.
 const SEE_FLOOR: &str = "--------------------";
 /// Bytes before the holder information.
-const HEAD_BYTES: usize = 67;
+const HEAD_BYTES: usize = 68;
 
 /// The 20 digits of a token.
 pub(crate) fn digits(token: Token) -> String {
@@ -53,7 +54,7 @@ pub(crate) fn number(text: &[u8], digits: usize) -> Option<u64> {
 /// The start of an owner's record: what scripts compare.
 pub(crate) fn held_by(owner: &OwnerId) -> String {
     const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(34);
+    let mut text = String::with_capacity(35);
     text.push_str("1H");
     for b in owner.as_bytes() {
         text.push(char::from(HEX[usize::from(b >> 4)]));
@@ -62,9 +63,16 @@ pub(crate) fn held_by(owner: &OwnerId) -> String {
     text
 }
 
+/// The start of a record for which nobody was refused.
+pub(crate) fn unwanted(owner: &OwnerId) -> String {
+    let mut text = held_by(owner);
+    text.push('-');
+    text
+}
+
 /// The record of a grant.
 pub(crate) fn held(owner: &OwnerId, acquired_ms: u64, info: &HolderInfo) -> String {
-    let mut text = held_by(owner);
+    let mut text = unwanted(owner);
     text.reserve(HEAD_BYTES);
     text.push_str(SEE_FLOOR);
     // 13 digits last until the year 2286; a wilder clock is shown as nothing.
@@ -104,13 +112,16 @@ impl Record {
             }
             _ => return Err("its kind is unknown"),
         };
-        let told = match &head[34..54] {
+        if !matches!(head[34], b'-' | b'+') {
+            return Err("whether somebody waits for it is unknown");
+        }
+        let told = match &head[35..55] {
             dashes if dashes == SEE_FLOOR.as_bytes() => None,
             told => Some(token(told).ok_or("its token is none")?),
         };
         // For people only: garbage is nothing.
         let info = std::str::from_utf8(&text[HEAD_BYTES..]).map(HolderInfo::from_json).unwrap_or_default();
-        Ok(Record { owner, told, acquired_ms: number(&head[54..], 13).unwrap_or(0), info })
+        Ok(Record { owner, told, acquired_ms: number(&head[55..], 13).unwrap_or(0), info })
     }
 
     /// The token of this grant, where `floor` is the name's.
@@ -234,17 +245,21 @@ mod tests {
         );
         assert_eq!(view.remaining, Some(Duration::from_secs(3)));
 
-        let told = text.replacen(SEE_FLOOR, &digits(Token::new(9).expect("legal")), 1);
+        let told = format!("{}{}{}", &text[..35], digits(Token::new(9).expect("legal")), &text[55..]);
         assert_eq!(Record::read(told.as_bytes()).expect("a record").token(floor), Token::new(9).ok());
-        let kept = format!("{KEPT}{}", &text[34..67]);
+        let kept = format!("{KEPT}{}", &text[34..68]);
         assert!(Record::read(kept.as_bytes()).expect("a record").view(floor, Duration::ZERO).is_none());
 
-        for bad in [&b""[..], b"1", b"2H", b"garbage", &[0xff; 80], &text.as_bytes()[..66], b"{\"owner\":1}"]
+        for bad in [&b""[..], b"1", b"2H", b"garbage", &[0xff; 80], &text.as_bytes()[..67], b"{\"owner\":1}"]
         {
             assert!(Record::read(bad).is_err(), "{bad:?}");
         }
-        let broken = text.replacen(SEE_FLOOR, "x-------------------", 1);
-        assert!(Record::read(broken.as_bytes()).is_err());
+        let waited_for = format!("{}+{}", &text[..34], &text[35..]);
+        assert!(Record::read(waited_for.as_bytes()).is_ok());
+        for broken in [text.replacen(SEE_FLOOR, "x-------------------", 1), waited_for.replacen('+', "?", 1)]
+        {
+            assert!(Record::read(broken.as_bytes()).is_err(), "{broken:?}");
+        }
     }
 
     #[test]

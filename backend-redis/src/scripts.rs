@@ -3,6 +3,12 @@
 
 use std::sync::LazyLock;
 
+use crate::calls::FLOOR_TTL;
+
+/// What several scripts share, put at the place where they name it: behind what an ordinary call runs, since
+/// functions cost the server time where they are made.
+const COMMON: &str = include_str!("lua/common.lua");
+
 /// A script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -12,7 +18,8 @@ pub(crate) struct Script {
 
 impl Script {
     fn new(text: impl Into<String>) -> Self {
-        let text = text.into();
+        let text = text.into().replace("--include common.lua\n", COMMON);
+        let text = text.replace("${FLOOR_TTL_MS}", &FLOOR_TTL.as_millis().to_string());
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Script { text, hash }
     }
@@ -46,9 +53,15 @@ scripts! {
 pub(crate) fn acquire() -> &'static Script {
     #[cfg(leasehold_mutants)]
     if leasehold_core::mutant!(RedisTokenWithoutClock) {
-        const FORGET_THE_CLOCK: &str = "now = '0000000000000001' local mine = ARGV[4] .. now";
+        const MINE: &str = "local mine = (ARGV[4] or '0000') .. now";
         static BROKEN: LazyLock<Script> =
-            LazyLock::new(|| planted(&ACQUIRE, "local mine = ARGV[4] .. now", FORGET_THE_CLOCK));
+            LazyLock::new(|| planted(&ACQUIRE, MINE, &format!("now = '0000000000000001' {MINE}")));
+        return &BROKEN;
+    }
+    #[cfg(leasehold_mutants)]
+    if leasehold_core::mutant!(RedisRefusalUnmarked) {
+        static BROKEN: LazyLock<Script> =
+            LazyLock::new(|| planted(&ACQUIRE, "string.sub(record, 35, 35) == '-'", "false"));
         return &BROKEN;
     }
     &ACQUIRE
@@ -59,7 +72,7 @@ pub(crate) fn release() -> &'static Script {
     #[cfg(leasehold_mutants)]
     if leasehold_core::mutant!(RedisReleaseIgnoresOwner) {
         static BROKEN: LazyLock<Script> =
-            LazyLock::new(|| planted(&RELEASE, "string.sub(record, 1, 34) == ARGV[1]", "true"));
+            LazyLock::new(|| planted(&RELEASE, "start == ARGV[1]", "start ~= ''"));
         return &BROKEN;
     }
     &RELEASE

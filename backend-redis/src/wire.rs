@@ -34,7 +34,7 @@ pub(crate) struct Wire {
     /// Set before the driver has noticed.
     closed: AtomicBool,
     pub(crate) server: Server,
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     /// Since when nothing has come, on the boot clock in µs, while something is waited for.
     quiet_since: AtomicU64,
 }
@@ -44,8 +44,8 @@ pub(crate) struct Wire {
 pub(crate) enum Unanswered {
     /// The connection broke.
     Broken(RedisError),
-    /// The time limit came first.
-    TimedOut,
+    /// The time limit came first, so long after the request was sent.
+    TimedOut { after: Duration },
     /// The watchdog has stopped, and its clock with it.
     Stopped,
 }
@@ -71,13 +71,14 @@ impl Wire {
         let broken = |e| handshake_error(op, transport, e);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(&plain, stream, settings).await.map_err(broken)?;
-        let driver = tokio::spawn(driver).abort_handle();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let driver = tokio::spawn(gathering(driver, Arc::clone(&waiting))).abort_handle();
         let mut wire = Wire {
             connection,
             driver,
             closed: AtomicBool::new(false),
             server: Server::default(),
-            waiting: AtomicUsize::new(0),
+            waiting,
             quiet_since: AtomicU64::new(0),
         };
         wire.server = wire.shake_hands(op, transport, config).await?;
@@ -133,7 +134,8 @@ impl Wire {
         give_up: BootTime,
         context: &BackendContext,
     ) -> Result<Value, Unanswered> {
-        let _counted = Counted::new(self, context.now());
+        let sent_at = context.now();
+        let _counted = Counted::new(self, sent_at);
         let mut connection = self.connection.clone();
         let mut call = pin!(connection.send_packed_command(command));
         // The sleep is made only when the first poll brought no answer.
@@ -164,10 +166,26 @@ impl Wire {
                 if Duration::from_micros(quiet) >= SILENCE {
                     self.close();
                 }
-                Err(Unanswered::TimedOut)
+                Err(Unanswered::TimedOut { after: give_up.since(sent_at) })
             }
         }
     }
+}
+
+/// Polls the driver of a connection, behind those who are ready to send, where several wait: one packet carries many
+/// requests then. The runtime would poll it right behind the first of them.
+async fn gathering(driver: impl Future<Output = ()>, waiting: Arc<AtomicUsize>) {
+    let mut driver = pin!(driver);
+    let mut stood_back = false;
+    poll_fn(|cx| {
+        stood_back = !stood_back && waiting.load(Ordering::Relaxed) > 1;
+        if stood_back {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        driver.as_mut().poll(cx)
+    })
+    .await;
 }
 
 impl Drop for Wire {

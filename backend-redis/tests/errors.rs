@@ -74,12 +74,13 @@ async fn logins() {
 #[tokio::test]
 async fn missing_rights_are_named() {
     let all = "~lh:default:* &lh:default:*";
-    let least = "-@all +evalsha +eval +info +time +ping +get +set +del +pexpire +pttl +type +publish +subscribe +unsubscribe +scan +hget +hset +hkeys";
+    let least = "-@all +evalsha +eval +info +time +ping +get +getrange +set +del +pexpire +pttl +type +publish +subscribe +unsubscribe +scan +hget +hset +hkeys";
     let mut options = RedisOptions::new();
     let mut users = Vec::new();
     for (missing, wanted) in [
         ("evalsha", "evalsha"),
         ("get", "get"),
+        ("getrange", "getrange"),
         ("set", "set"),
         ("time", "time"),
         ("publish", "publish"),
@@ -117,11 +118,13 @@ async fn missing_rights_are_named() {
 /// The first error of a round through everything.
 async fn first_error(backend: &RedisBackend, text: &str) -> Option<BackendError> {
     let round = async {
-        let request = request(text, TTL);
+        let [request, request_of_a_rival] = [request(text, TTL), request(text, TTL)];
         let leasehold_core::Attempt::Granted(grant) = try_attempt(backend, &request).await? else {
             panic!("held by nobody")
         };
         try_renew(backend, &grant).await?;
+        // The release is published to those who were refused.
+        try_attempt(backend, &request_of_a_rival).await?;
         backend.release(&leasehold_core::ReleaseRequest::new(grant.claim(), now())).await?;
         LeaseAdmin::list(backend, "", &Page::first()).await?;
         backend.put(&name(text), "k", b"v", grant.token).await?;

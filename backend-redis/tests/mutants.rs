@@ -34,9 +34,10 @@ mod prove {
 
     /// Each defect, and the one in memory whose cases find it. The clock comes first: other cases raise the floor of
     /// the whole namespace above it.
-    const DEFECTS: [(Mutant, &str); 2] = [
+    const DEFECTS: [(Mutant, &str); 3] = [
         (Mutant::RedisTokenWithoutClock, "TokenWithoutClock"),
         (Mutant::RedisReleaseIgnoresOwner, "ReleaseIgnoresOwner"),
+        (Mutant::RedisRefusalUnmarked, "WakeLost"),
     ];
 
     pub(super) fn main() -> ExitCode {

@@ -34,11 +34,21 @@ async fn acquire_release_and_a_batch_of_renewals_are_one_round_trip_each() {
     let calls = |command: &str| stats.get(command).map_or(0, |stat| stat.calls);
     assert_eq!(calls("evalsha"), 2 * PAIRS, "{stats:?}");
     assert_eq!(calls("eval"), 0, "{stats:?}");
-    // An ordinary grant: TIME, SET, SET; an ordinary release: GET, DEL, PUBLISH.
+    // An ordinary grant: TIME, SET, SET; a release for which nobody waits: GETRANGE, DEL.
     assert_eq!(
-        [calls("time"), calls("set"), calls("get"), calls("del"), calls("publish")],
-        [PAIRS, 2 * PAIRS, PAIRS, PAIRS, PAIRS]
+        [calls("time"), calls("set"), calls("getrange"), calls("del"), calls("get") + calls("publish")],
+        [PAIRS, 2 * PAIRS, PAIRS, PAIRS, 0]
     );
+    // The first refusal of a grant is written down, no other is, and the release is published.
+    let held = grant(&fixture.backend, "n", TTL).await;
+    for _ in 0..3 {
+        refusal(&fixture.backend, "n", TTL).await;
+    }
+    release(&fixture.backend, &held).await;
+    let stats = fixture.server.command_stats();
+    let calls = |command: &str| stats.get(command).map_or(0, |stat| stat.calls);
+    // Each attempt tries to SET; a grant sets the floor too, and the refusal its mark.
+    assert_eq!([calls("set"), calls("publish")], [2 * PAIRS + 2 + 3 + 1, 1], "{stats:?}");
 
     let mut renewals = Vec::new();
     for n in 0..512 {

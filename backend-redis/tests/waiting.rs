@@ -40,11 +40,13 @@ async fn a_release_wakes_in_both_protocols() {
         for _ in 0..3 {
             let held = grant(&rival, "n", TTL).await;
             let mut waiter = fixture.backend.waiter(&request("n", TTL)).await.expect("subscribed");
+            refusal(&fixture.backend, "n", TTL).await;
             assert!(!woken_within(&mut waiter, Duration::from_millis(50)).await, "woken by nothing");
             release(&rival, &held).await;
             assert!(woken_within(&mut waiter, SOON).await, "{protocol:?}: not woken");
             // Latching: what happens between two waits is not lost.
             let held = grant(&rival, "n", TTL).await;
+            refusal(&fixture.backend, "n", TTL).await;
             release(&rival, &held).await;
             assert!(woken_within(&mut waiter, SOON).await, "{protocol:?}: not woken again");
         }
@@ -126,6 +128,7 @@ async fn a_killed_subscription_comes_back() {
         .await;
         // The bell of the return may come a moment after the server's own count.
         assert!(woken_within(&mut waiter, SOON).await, "round {round}: no look after the return");
+        refusal(&fixture.backend, "n", TTL).await;
         release(&rival, &held).await;
         assert!(woken_within(&mut waiter, SOON).await, "round {round}: not woken by the new connection");
     }

@@ -61,6 +61,9 @@ pub trait LeaseBackend: Debug + Send + Sync + 'static {
 
     /// A waiter for a refused attempt: subscribed, when it is returned, to whatever tells that the
     /// name of `request` may be free.
+    ///
+    /// Whoever waits has been refused once more before each wait, by an attempt made after the waiter was: a store may
+    /// tell of the end of a grant only where somebody was refused meanwhile.
     async fn waiter(&self, request: &AcquireRequest) -> Result<Box<dyn Waiter>, BackendError>;
 
     /// What this store can do beyond leases.

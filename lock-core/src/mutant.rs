@@ -249,6 +249,8 @@ mutants! {
     RedisReleaseIgnoresOwner,
     /// Redis: a token is not made of the server's clock.
     RedisTokenWithoutClock,
+    /// Redis: a refused attempt leaves no mark, so that the release wakes nobody.
+    RedisRefusalUnmarked,
 }
 
 /// Nothing planted: beyond every index.

@@ -2,8 +2,10 @@
 -- KEYS: mark, values.
 -- ARGV: token (20 digits), what to do (advance, put, purge), key, value.
 -- Answers an empty text when accepted, the highest token when stale.
-local highest = redis.call('GET', KEYS[1])
-if highest and (#highest ~= 20 or string.find(highest, '%D')) then
+--include common.lua
+
+local highest = get(KEYS[1])
+if highest and not is_token(highest) then
   return {'bad'}
 end
 if highest and highest > ARGV[1] then

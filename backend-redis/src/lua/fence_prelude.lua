@@ -1,6 +1,6 @@
 do
   local highest = redis.call('GET', KEYS[1])
-  if highest and (#highest ~= 20 or string.find(highest, '%D')) then
+  if highest and (#highest ~= 20 or string.find(highest, '%D') or highest >= '2048') then
     return redis.error_reply('LEASEHOLDMARK the fencing mark was not written by leasehold')
   end
   if highest and highest > ARGV[1] then

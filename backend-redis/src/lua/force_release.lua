@@ -12,7 +12,7 @@ if type(floor) ~= 'string' then
 end
 local kind = string.sub(record, 1, 2)
 local left = redis.call('PTTL', KEYS[1])
-local token = string.sub(record, 35, 54)
+local token = string.sub(record, 36, 55)
 if string.sub(token, 1, 1) == '-' then
   token = floor
 end
@@ -26,7 +26,7 @@ end
 if ARGV[3] == '0' then
   redis.call('DEL', KEYS[1])
 else
-  redis.call('SET', KEYS[1], ARGV[4] .. string.sub(record, 35, 67), 'PX', ARGV[3])
+  redis.call('SET', KEYS[1], ARGV[4] .. string.sub(record, 35, 68), 'PX', ARGV[3])
   local floor_left = redis.call('PTTL', KEYS[2])
   if floor_left >= 0 and floor_left * 2 < tonumber(ARGV[5]) then
     redis.call('PEXPIRE', KEYS[2], ARGV[5])

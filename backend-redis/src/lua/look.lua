@@ -2,14 +2,7 @@
 -- KEYS: namespace, then lease, floor and note for each.
 -- Answers the namespace's floor, then for each: 0 (none), 1 (a text) or 2 (of another type), the record, the
 -- time left in ms, the floor, the note.
--- What is at a key; of another type: a table. A missing right is raised: it says nothing of the key.
-local function get(key)
-  local found = redis.pcall('GET', key)
-  if type(found) == 'table' and string.sub(found.err, 1, 9) ~= 'WRONGTYPE' then
-    redis.call('GET', key)
-  end
-  return found
-end
+--include common.lua
 
 local namespace = get(KEYS[1])
 local out = {type(namespace) == 'string' and namespace or ''}

@@ -1,6 +1,8 @@
 -- Raises the floor of the names that have none of their own. KEYS: namespace. ARGV: token (20 digits).
-local namespace = redis.call('GET', KEYS[1])
-if namespace and (#namespace ~= 20 or string.find(namespace, '%D')) then
+--include common.lua
+
+local namespace = get(KEYS[1])
+if namespace and not is_token(namespace) then
   return -1
 end
 if namespace and namespace >= ARGV[1] then

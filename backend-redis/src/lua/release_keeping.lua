@@ -7,7 +7,7 @@ if not record then
   return 0
 end
 if string.sub(record, 1, 34) == ARGV[1] then
-  redis.call('SET', KEYS[1], ARGV[4] .. string.sub(record, 35, 67), 'PX', ARGV[3])
+  redis.call('SET', KEYS[1], ARGV[4] .. string.sub(record, 35, 68), 'PX', ARGV[3])
   local left = redis.call('PTTL', KEYS[2])
   if left >= 0 and left * 2 < tonumber(ARGV[5]) then
     redis.call('PEXPIRE', KEYS[2], ARGV[5])

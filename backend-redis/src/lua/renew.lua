@@ -7,28 +7,7 @@ local clock = redis.call('TIME')
 local now = string.format('%010d%06d', clock[1], clock[2])
 local out = {now}
 
--- What is at a key; of another type: a table. A missing right is raised: it says nothing of the key.
-local function get(key)
-  local found = redis.pcall('GET', key)
-  if type(found) == 'table' and string.sub(found.err, 1, 9) ~= 'WRONGTYPE' then
-    redis.call('GET', key)
-  end
-  return found
-end
-
-local function is_token(text)
-  return type(text) == 'string' and #text == 20 and not string.find(text, '%D')
-end
-
-local function set_floor(key, token, ttl)
-  local namespace = redis.call('GET', KEYS[1]) or '0000'
-  if string.sub(token, 1, 4) > string.sub(namespace, 1, 4) then
-    redis.call('SET', key, token)
-  else
-    local ahead = math.max(0, tonumber(string.sub(token, 5)) - tonumber(now)) / 1000
-    redis.call('SET', key, token, 'PX', string.format('%.0f', ahead + tonumber(ttl)))
-  end
-end
+--include common.lua
 
 -- A token larger than `wanted` for a record that holds a smaller one, in record and floor.
 local function lift(lease, floor_key, record, wanted, ttl)
@@ -36,39 +15,36 @@ local function lift(lease, floor_key, record, wanted, ttl)
   if floor and not is_token(floor) then
     return 'b'
   end
-  local told = string.sub(record, 35, 54)
+  local told = string.sub(record, 36, 55)
   local token = is_token(told) and told or floor or ''
   if wanted < token then
     return 'r'
   end
   local high = wanted
   if floor and floor > high then high = floor end
-  local native = string.sub(high, 5)
-  if native >= '4503599627370495' then
+  token = after(high, now)
+  if not token then
     return 'x'
   end
-  native = string.format('%016.0f', tonumber(native) + 1)
-  if native < now then native = now end
-  token = string.sub(high, 1, 4) .. native
-  set_floor(floor_key, token, ttl)
+  set_floor(floor_key, token, redis.call('GET', KEYS[1]), ttl, now)
   if is_token(told) then
-    redis.call('SET', lease, string.sub(record, 1, 34) .. token .. string.sub(record, 55), 'KEEPTTL')
+    redis.call('SET', lease, string.sub(record, 1, 35) .. token .. string.sub(record, 56), 'KEEPTTL')
   end
   return 'r'
 end
 
 -- The floor was lost: while nobody else was granted it is the holder's token.
 local function restore(lease, floor_key, record, token, ttl)
-  local told = string.sub(record, 35, 54)
+  local told = string.sub(record, 36, 55)
   if token == '' or is_token(told) then
     return
   end
-  local namespace = redis.call('GET', KEYS[1]) or ''
-  if namespace > token then
-    redis.call('SET', lease, string.sub(record, 1, 34) .. token .. string.sub(record, 55), 'KEEPTTL')
+  local namespace = redis.call('GET', KEYS[1])
+  if namespace and namespace > token then
+    redis.call('SET', lease, string.sub(record, 1, 35) .. token .. string.sub(record, 56), 'KEEPTTL')
     token = namespace
   end
-  set_floor(floor_key, token, ttl)
+  set_floor(floor_key, token, namespace, ttl, now)
 end
 
 local a = 1
