@@ -93,7 +93,7 @@ pub enum ConfigError {
     #[error("there is no such parameter; a {SCHEME} store knows {}", RedisConfig::PARAMS.join(", "))]
     UnknownParam,
     /// A parameter with a value it does not take.
-    #[error("the value of {name} is not possible: {expected}")]
+    #[error("the value of {name} is not possible; what is: {expected}")]
     BadValue {
         /// Which parameter.
         name: &'static str,
@@ -202,16 +202,16 @@ impl RedisConfig {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
         let bad = |name, expected| ConfigError::BadValue { name, expected };
-        let time = |name| duration(value).ok_or(bad(name, "it is a time such as 5s, 250ms, or milliseconds"));
+        let time = |name| duration(value).ok_or(bad(name, "a time such as 5s, 250ms, or milliseconds"));
         let flag = |name| match value {
             "0" | "false" => Ok(false),
             "1" | "true" => Ok(true),
-            _ => Err(bad(name, "it is 0 or 1")),
+            _ => Err(bad(name, "0 or 1")),
         };
         match name {
             "namespace" => {
                 self.namespace = LeaseName::new(value)
-                    .map_err(|_| bad("namespace", "it has 1 to 64 bytes and no control characters"))?;
+                    .map_err(|_| bad("namespace", "1 to 64 bytes without control characters"))?;
             }
             "connect_timeout" => self.connect_timeout = time("connect_timeout")?,
             "op_timeout" => self.op_timeout = time("op_timeout")?,
@@ -219,12 +219,12 @@ impl RedisConfig {
                 self.protocol = match value {
                     "resp2" | "2" => Protocol::Resp2,
                     "resp3" | "3" => Protocol::Resp3,
-                    _ => return Err(bad("protocol", "it is resp2 or resp3")),
+                    _ => return Err(bad("protocol", "resp2 or resp3")),
                 }
             }
             "allow_eviction" => self.allow_eviction = flag("allow_eviction")?,
             "db" => {
-                let db = value.parse().map_err(|_| bad("db", "it is a number from 0"))?;
+                let db = value.parse().map_err(|_| bad("db", "a number from 0"))?;
                 if self.db != 0 && self.db != db {
                     return Err(ConfigError::Contradiction(
                         "the database is given twice, and not the same: keep one",
@@ -251,11 +251,11 @@ impl RedisConfig {
         let range = Self::TIMEOUT_MIN..=Self::TIMEOUT_MAX;
         for (name, value) in [("connect_timeout", self.connect_timeout), ("op_timeout", self.op_timeout)] {
             if !range.contains(&value) {
-                return Err(ConfigError::BadValue { name, expected: "it is between 10ms and 60s" });
+                return Err(ConfigError::BadValue { name, expected: "from 10ms to 60s" });
             }
         }
         if self.namespace.as_str().len() > Self::NAMESPACE_BYTES_MAX {
-            let expected = "it has 1 to 64 bytes and no control characters";
+            let expected = "1 to 64 bytes without control characters";
             return Err(ConfigError::BadValue { name: "namespace", expected });
         }
         let contradiction = match (&self.address, &self.tls) {
@@ -284,7 +284,10 @@ fn password_file(path: &str) -> Result<Secret, ConfigError> {
         .map_err(|e| ConfigError::BadFile { name: "password_file", kind: e.kind() })?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(Secret::new(line)),
-        _ => Err(ConfigError::BadValue { name: "password_file", expected: "its first line is the password" }),
+        _ => Err(ConfigError::BadValue {
+            name: "password_file",
+            expected: "a file whose first line is the password",
+        }),
     }
 }
 

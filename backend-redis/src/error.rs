@@ -150,8 +150,18 @@ const WRONG_TYPE: &str = "a key of leasehold holds another type of value: it was
 
 fn denied(detail: &str) -> String {
     format!(
-        "the server's access list forbids it: {detail}. Nothing was changed; grant the user what is named (docs.md has the least that is needed)"
+        "the server's access list forbids it: {detail}{}. Nothing was changed; grant the user what is named (docs.md has the least that is needed)",
+        pattern(detail)
     )
+}
+
+/// What the user's access list lacks when the server only says that it is a key or a channel.
+fn pattern(detail: &str) -> &'static str {
+    match detail {
+        _ if detail.contains("key") => " (~lh:NAMESPACE:*)",
+        _ if detail.contains("channel") => " (&lh:NAMESPACE:*)",
+        _ => "",
+    }
 }
 
 /// A script's denied call. Servers before 7.2 name its line only: the command stands in that line of our source.
@@ -160,7 +170,9 @@ fn denied_in_script(detail: &str, source: &str) -> String {
     let text = line.and_then(|line| source.lines().nth(line.wrapping_sub(1))).unwrap_or_default();
     let command = text.split("call('").nth(1).and_then(|rest| rest.split('\'').next());
     let missing = match command {
-        Some(command) if detail.contains("keys") => format!("a key of this name, in {command}"),
+        Some(command) if detail.contains("keys") => {
+            format!("a key of this name, in {command}{}", pattern(detail))
+        }
         Some(command) => format!("+{}", command.to_ascii_lowercase()),
         None => detail.to_owned(),
     };
@@ -232,6 +244,9 @@ pub(crate) fn refused(op: &'static str, kind: ErrorKind, message: impl Into<Stri
     BackendError::new(kind, Effect::None, SCHEME, op, message)
 }
 
+/// What a look-up that finds no address ends with: the system's own error has no kind.
+pub(crate) const UNKNOWN_HOST: io::ErrorKind = io::ErrorKind::AddrNotAvailable;
+
 /// What stood in the way of a connection. Nothing was asked on it yet.
 pub(crate) fn connecting(op: &'static str, encrypted: bool, error: io::Error) -> BackendError {
     let (kind, message) = tls_trouble(&error).unwrap_or_else(|| match error.kind() {
@@ -241,6 +256,10 @@ pub(crate) fn connecting(op: &'static str, encrypted: bool, error: io::Error) ->
         io::ErrorKind::NotFound => {
             (ErrorKind::Unavailable, "the server's socket does not exist: is the server running?".to_owned())
         }
+        UNKNOWN_HOST => (
+            ErrorKind::Unavailable,
+            "the store's host name has no address here: look at its spelling, and at the name server".to_owned(),
+        ),
         io::ErrorKind::PermissionDenied => {
             (ErrorKind::PermissionDenied, "this user may not use the server's socket".to_owned())
         }

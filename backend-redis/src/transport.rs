@@ -4,13 +4,14 @@
 //! installed for the whole process, and never panics for want of a choice.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use leasehold_core::{BackendError, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -19,7 +20,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::error::{connecting, refused};
+use crate::error::{UNKNOWN_HOST, connecting, refused};
 use crate::{Address, ConfigError, RedisConfig, TlsConfig};
 
 /// A connected stream.
@@ -60,7 +61,9 @@ impl Transport {
             Address::Unix(path) => return UnixStream::connect(path).await.map(Stream::Unix),
             Address::Tcp { host, port } | Address::Tls { host, port } => (host, *port),
         };
-        let stream = TcpStream::connect((bare(host), port)).await?;
+        let found = lookup_host((bare(host), port)).await;
+        let addresses: Vec<SocketAddr> = found.map_err(|e| io::Error::new(UNKNOWN_HOST, e))?.collect();
+        let stream = TcpStream::connect(&addresses[..]).await?;
         // A call is one small packet: it must not wait for the acknowledgement of the one before.
         stream.set_nodelay(true)?;
         match &self.tls {
@@ -96,7 +99,7 @@ fn connector(host: &str, tls: &TlsConfig) -> Result<(TlsConnector, ServerName<'s
         (Some(cert), Some(key)) => {
             let chain = certificates("tls_cert", cert)?;
             let key = PrivateKeyDer::from_pem_slice(&read("tls_key", key)?).map_err(|_| {
-                ConfigError::BadValue { name: "tls_key", expected: "it is a private key in PEM" }
+                ConfigError::BadValue { name: "tls_key", expected: "a file with a private key in PEM" }
             })?;
             builder
                 .with_client_auth_cert(chain, key)
@@ -115,7 +118,7 @@ fn roots(tls: &TlsConfig) -> Result<RootCertStore, BackendError> {
             for certificate in certificates("tls_ca", path)? {
                 roots.add(certificate).map_err(|_| ConfigError::BadValue {
                     name: "tls_ca",
-                    expected: "it holds certificates of authorities in PEM",
+                    expected: "a file with certificates of authorities in PEM",
                 })?;
             }
         }
@@ -136,7 +139,7 @@ fn certificates(
     name: &'static str,
     path: &std::path::Path,
 ) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let bad = ConfigError::BadValue { name, expected: "it holds certificates in PEM" };
+    let bad = ConfigError::BadValue { name, expected: "a file with certificates in PEM" };
     let text = read(name, path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match found {

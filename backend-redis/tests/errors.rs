@@ -5,7 +5,8 @@ mod support;
 use std::time::Duration;
 
 use leasehold_core::{
-    BackendError, Effect, ErrorKind, FencedStore, LeaseAdmin, LeaseBackend, Page, RenewAnswer, Watchdog,
+    BackendError, Effect, ErrorKind, FencedStore, LeaseAdmin, LeaseBackend, Page, RenewAnswer, Token,
+    Watchdog,
 };
 use leasehold_redis::{Address, Protocol, RedisBackend, RedisConfig, Secret, TlsConfig};
 use leasehold_testkit::redis::{ClientAuth, RedisOptions, RedisServer};
@@ -29,6 +30,16 @@ async fn refused(config: RedisConfig) -> BackendError {
     let shown = format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
     assert!(!shown.contains("s3ntinel"), "{shown}");
     error
+}
+
+/// A host name without an address says so, in words of its own.
+#[tokio::test]
+async fn unknown_hosts_are_named_as_such() {
+    // An empty label: refused without asking a name server (RFC 1035).
+    let error =
+        refused(RedisConfig::new(Address::Tcp { host: "store..invalid".to_owned(), port: 6379 })).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.message().contains("no address"), "{error}");
 }
 
 fn server(options: RedisOptions) -> RedisServer {
@@ -380,6 +391,8 @@ async fn foreign_keys_are_left_alone() {
         ('f', &["SET", "garbage"]),
         ('f', &["SET", "1790000000654321"]),
         ('f', &["SET", "0000179000000065432x"]),
+        // Beyond the last epoch.
+        ('f', &["SET", "99999999999999999999"]),
         ('f', &["HSET", "a", "b"]),
     ] {
         server.must(["FLUSHALL"]);
@@ -405,6 +418,25 @@ async fn foreign_keys_are_left_alone() {
     let error = try_attempt(&backend, &request("n", TTL)).await.expect_err("never a grant");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(backend.raise_epoch().await.is_err());
+    server.must(["FLUSHALL"]);
+
+    // An operator's raise looks at all floors before it changes one, and names what is wrong.
+    for good in ["a", "z"] {
+        let held = grant(&backend, good, TTL).await;
+        release(&backend, &held).await;
+    }
+    plant('f', &["SET", "99999999999999999999"]);
+    let before = ["a", "z", "n"].map(|text| server.must(["GET", &key(text, 'f')]));
+    for raised in [
+        backend.raise_epoch().await.map(drop),
+        LeaseAdmin::raise_floor(&backend, None, Token::new(Token::NATIVE_MAX).expect("legal")).await,
+    ] {
+        let error = raised.expect_err("a floor that cannot be read");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.name(), Some(&name("n")), "{error}");
+        assert_eq!(["a", "z", "n"].map(|text| server.must(["GET", &key(text, 'f')])), before);
+        assert!(server.must(["GET", "lh:default:m"]).text().is_none(), "the namespace was raised");
+    }
     server.must(["FLUSHALL"]);
     plant('v', &["SET", "x"]);
     let error = backend.put(&name("n"), "k", b"v", token(7)).await.expect_err("of another type");

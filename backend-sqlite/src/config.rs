@@ -57,7 +57,7 @@ pub enum ConfigError {
         suggestion: Option<&'static str>,
     },
     /// A parameter with a value it does not take.
-    #[error("{name}={value:?} is not possible: {expected}")]
+    #[error("{name}={value:?} is not possible; what is: {expected}")]
     BadValue {
         /// Which parameter.
         name: &'static str,
@@ -138,18 +138,18 @@ impl SqliteConfig {
                 self.schema = match value {
                     "auto" => SchemaMode::Auto,
                     "refuse" => SchemaMode::Refuse,
-                    _ => return Err(bad("schema", "it is auto or refuse")),
+                    _ => return Err(bad("schema", "auto or refuse")),
                 }
             }
             "busy_timeout" => {
                 self.busy_timeout = duration(value)
-                    .ok_or_else(|| bad("busy_timeout", "it is a time such as 5s, 250ms, or milliseconds"))?;
+                    .ok_or_else(|| bad("busy_timeout", "a time such as 5s, 250ms, or milliseconds"))?;
             }
             "allow_network_fs" => {
                 self.allow_network_fs = match value {
                     "0" | "false" => false,
                     "1" | "true" => true,
-                    _ => return Err(bad("allow_network_fs", "it is 0 or 1")),
+                    _ => return Err(bad("allow_network_fs", "0 or 1")),
                 }
             }
             "synchronous" => {
@@ -190,7 +190,7 @@ impl SqliteConfig {
             return Err(ConfigError::BadValue {
                 name: "busy_timeout",
                 value: format!("{:?}", self.busy_timeout),
-                expected: "it is longer than zero and at most 60s",
+                expected: "longer than zero and at most 60s",
             });
         }
         Ok(())

@@ -64,9 +64,18 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration for people: `1m 30s`, `250ms`.
+/// Longer than this is without an end.
+const FOR_EVER: Duration = Duration::from_secs(1_000 * 365 * 24 * 3600);
+
+/// Whether a time is so long that it has no end.
+pub(crate) fn is_endless(duration: Duration) -> bool {
+    duration >= FOR_EVER
+}
+
+/// A duration for people: `1m 30s`, `250ms`; `ever`, to stand behind "for", where it has no end.
 pub(crate) fn show(duration: Duration) -> String {
     let rounded = match duration {
+        d if is_endless(d) => return "ever".to_owned(),
         d if d >= Duration::from_secs(60) => Duration::from_secs(d.as_secs()),
         d if d >= Duration::from_secs(1) => return format!("{:.1}s", d.as_secs_f64()),
         d if d < Duration::from_millis(1) => d,
@@ -96,6 +105,12 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
+    }
+
+    #[test]
+    fn what_has_no_end_is_told_without_a_number() {
+        assert_eq!(show(Duration::MAX), "ever");
+        assert_eq!(show(Duration::from_secs(366 * 24 * 3600)), "1year 18h");
     }
 
     #[test]

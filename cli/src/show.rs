@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use leasehold::{HolderView, Inspection};
 use serde_json::{Value, json};
 
-use crate::duration::show;
+use crate::duration::{is_endless, show};
 
 /// Whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> u64 {
@@ -80,7 +80,11 @@ pub(crate) fn table(found: &[Inspection]) -> String {
     let mut rows = vec![["NAME", "HOLDER", "TOKEN", "OWNER", "AGE", "FREE-IN", "WAITING"].map(str::to_owned)];
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for inspection in found {
-        let free_in = inspection.free_in.map_or("-".to_owned(), show);
+        let free_in = match inspection.free_in {
+            None => "-".to_owned(),
+            Some(left) if is_endless(left) => "never".to_owned(),
+            Some(left) => show(left),
+        };
         let waiting = inspection.waiting.map_or("-".to_owned(), |n| n.to_string());
         let name = inspection.name.to_string();
         if inspection.holders.is_empty() {
