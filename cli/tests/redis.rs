@@ -176,3 +176,53 @@ fn the_command_is_not_told_the_way_to_the_store() {
     assert!(ran.stdout.contains("LEASEHOLD_BACKEND=redis"), "{ran:?}");
     assert!(!ran.stdout.contains("s3ntinel"), "{ran:?}");
 }
+
+/// Every key as the server would dump it, but for those under `prefix`.
+fn dumped(server: &RedisServer, prefix: &str) -> std::collections::BTreeMap<String, String> {
+    let keys = server.must(["KEYS", "*"]);
+    let keys = keys.items().iter().filter_map(|key| key.text()).filter(|key| !key.contains(prefix));
+    keys.map(|key| (key.clone(), format!("{:?}", server.must(["DUMP", &key])))).collect()
+}
+
+/// The suite, run on a server that others use, leaves every key of theirs as it was.
+#[test]
+fn the_suite_leaves_what_others_made_byte_for_byte() {
+    let bench = Bench::new();
+    let server = RedisServer::plain().expect("a server");
+    let url = server.url();
+    // Others: leases held for long and kept taken, a fence, another namespace, and keys of other programs.
+    for (name, args) in
+        [("theirs", &["--min-hold", "1h"][..]), ("conformance-0123456789ab/x", &["--min-hold", "1h"])]
+    {
+        let args: Vec<&str> = args.iter().copied().chain([name, "--", "true"]).collect();
+        assert_eq!(ran(&bench, &url, &args).code, 0);
+    }
+    let fence = finish(bench.program().args(["fence", "--store", &url, "theirs", "--token", "77"]));
+    assert_eq!(fence.code, 0, "{fence:?}");
+    let elsewhere = format!("{url}?namespace=other");
+    assert_eq!(ran(&bench, &elsewhere, &["--min-hold", "1h", "theirs", "--", "true"]).code, 0);
+    server.must(["SET", "conformance", "x"]);
+    server.must(["HSET", "lh:default:strange", "a", "b"]);
+    server.must(["SET", "lh:default:{garbage}:f", "no token"]);
+    server.must(["RPUSH", "queue", "1", "2"]);
+    let before = dumped(&server, "\n");
+    assert!(before.len() >= 10, "{before:?}");
+
+    // Longer than other commands: it waits for many leases to run out.
+    let mut suite = bench.program();
+    let ran: common::Ran =
+        suite.args(["conformance", "--json", "--store", &url]).output().expect("it starts").into();
+    let said: Vec<serde_json::Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let failed: Vec<_> = said.iter().filter(|line| line["result"] == "failed").collect();
+    assert_eq!((ran.code, failed.as_slice()), (0, &[][..]), "{}", ran.stderr);
+    let store = said.iter().find(|line| line["event"] == "store").expect("it says what it judges");
+    let prefix = store["prefix"].as_str().expect("text");
+    let after = dumped(&server, "\n");
+    assert!(after.len() > before.len(), "it made floors of its own: the danger was there");
+    for (key, value) in &before {
+        assert_eq!(after.get(key), Some(value), "{key}");
+    }
+    // What came carries the run's prefix.
+    assert_eq!(dumped(&server, prefix), before);
+}
