@@ -53,6 +53,8 @@ pub const CASES: &[Case] = cases! {
         => expiry::grant_runs_out_on_time;
     "expiry/expired_grant_is_not_shown" needs [] proven_by [ExpiryNeverFires]
         => expiry::expired_grant_is_not_shown;
+    "expiry/own_expired_grant_is_a_new_one" needs [] proven_by [OwnExpiredKeepsToken]
+        => expiry::own_expired_grant_is_a_new_one;
     "expiry/grant_promises_no_more_than_the_store" needs [] proven_by [GrantAnchorLate, ExpiryInWholeSeconds]
         => expiry::grant_promises_no_more_than_the_store;
     "expiry/asking_again_starts_the_countdown_anew" needs [] proven_by [ReacquireKeepsExpiry]

@@ -32,7 +32,8 @@ pub trait LeaseBackend: Debug + Send + Sync + 'static {
     ///
     /// # Behaviour
     /// * Idempotent per owner: the same owner asking again gets the same token, and its expiry is
-    ///   set anew in the same step.
+    ///   set anew in the same step. What has run out is granted anew, with a larger token, to its
+    ///   former owner too: somebody may have been there meanwhile.
     /// * A refused [`Admission::Try`](crate::Admission::Try) leaves nothing behind.
     /// * The grant's token is larger than `token_floor`.
     /// * What [`Profile::refuse`] refuses never reaches the store.

@@ -431,6 +431,12 @@ impl LeaseBackend for MemoryBackend {
                 let last = found.as_ref().and_then(|record| record.last_token(now));
                 let token = match last.max(floor) {
                     Some(stuck) if mutant!(StuckToken) => stuck,
+                    Some(own)
+                        if mutant!(OwnExpiredKeepsToken)
+                            && found.as_ref().is_some_and(|record| record.owner == Some(request.owner)) =>
+                    {
+                        own
+                    }
                     _ => Token::next(last, clock_us, floor).map_err(|e| exhausted(e, &request.name))?,
                 };
                 let record = Record {

@@ -59,6 +59,8 @@ mutants! {
     ReacquireNewToken,
     /// The same owner asking again does not start the countdown anew.
     ReacquireKeepsExpiry,
+    /// An owner whose grant has run out is granted the name under its old token.
+    OwnExpiredKeepsToken,
     /// A refused try prolongs what it was refused for.
     RefusedTryLeavesTrace,
     /// A refusal does not tell by whom and for how long.

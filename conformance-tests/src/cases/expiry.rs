@@ -33,6 +33,19 @@ pub(crate) async fn expired_grant_is_not_shown(bench: Bench) -> Result<(), Faile
     Ok(())
 }
 
+/// I2: a grant that has run out is no grant: who had it gets the name under a larger token, even if nobody was there
+/// meanwhile.
+pub(crate) async fn own_expired_grant_is_a_new_one(bench: Bench) -> Result<(), Failed> {
+    let a = bench.node().await?;
+    let request = a.request(&bench.name(), a.ttl());
+    let first = a.granted(&request).await?;
+    let gone = async || Ok(a.store_inspect(&request.name).await?.free_in.is_none().then_some(()));
+    bench.until("the grant disappears", a.ttl() * 2, gone).await?;
+    let second = a.granted(&request).await?;
+    check!(second.token > first.token, "token {} after {}", second.token, first.token);
+    Ok(())
+}
+
 /// I3: anchor and ttl of a grant promise nothing beyond the store's countdown, the first time and
 /// when the same owner asks again.
 pub(crate) async fn grant_promises_no_more_than_the_store(bench: Bench) -> Result<(), Failed> {
