@@ -54,6 +54,8 @@ pub(crate) struct Ended {
     pub(crate) hit: bool,
     /// By how much the job outlived its lease.
     pub(crate) late: Option<Duration>,
+    /// When the wrapper ended, on the boot clock.
+    pub(crate) at: Option<Duration>,
 }
 
 /// The three processes of a round.
@@ -85,7 +87,7 @@ pub(crate) fn inject(
         std::thread::sleep(rng.part(ttl, 0, 30));
         wrapper.kill();
         let code = code(wrapper, "it was killed");
-        return Ended { code, hit: code != 0, late: None };
+        return Ended { code, hit: code != 0, late: None, at: wrapper.ended_at() };
     }
     let job = wait_for_job(wrapper, begun);
     // When in the job's time it happens is chance.
@@ -96,7 +98,7 @@ pub(crate) fn inject(
     // A signal to a process that has ended and was not reaped is no error, and no fault.
     let came_too_late = fault.is_kill() && code == 0;
     let late = trio.as_ref().and_then(Trio::late);
-    Ended { code, hit: hit && !came_too_late, late }
+    Ended { code, hit: hit && !came_too_late, late, at: wrapper.ended_at() }
 }
 
 fn code(wrapper: &mut Proc, why: &str) -> i32 {

@@ -21,7 +21,7 @@ pub(crate) const FENCE: &str = "ROUNDS_FENCE";
 /// Set: this is that process.
 const IS_DAEMON: &str = "ROUNDS_IS_DAEMON";
 
-const BEAT: Duration = Duration::from_millis(5);
+pub(crate) const BEAT: Duration = Duration::from_millis(5);
 /// A daemon that nobody ends gives up, so that a defect leaves no process for ever.
 const DAEMON_MAX: Duration = Duration::from_secs(60);
 

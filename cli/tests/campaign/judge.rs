@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold_conformance::history::{Action, Event, History, Kind};
 
 use super::faults::Fault;
+use super::job::BEAT;
 use super::{Round, StoreFault, TTL};
 
 /// The program's code for a store that cannot be reached.
@@ -123,6 +124,14 @@ pub(crate) fn history(grants: &[Grant], rounds: &[Round], store_faults: &[StoreF
         [event(Kind::Invoke, asked), event(Kind::Ok, grant.begun)]
     });
     History::of(events.collect()).expect("every grant was asked for once, before it came")
+}
+
+/// How long the job of a round that nobody disturbed wrote nothing before its wrapper's end, although it was not
+/// through. A lease that is taken for lost stops no job: it kills it, and the wrapper ends with it.
+pub(crate) fn silence(round: &Round, grant: &Grant) -> Option<Duration> {
+    let is_through = grant.last + BEAT * 4 >= grant.begun + round.hold;
+    let ended = round.ended.at.filter(|_| round.fault == Fault::None && !is_through)?;
+    ended.checked_sub(grant.last)
 }
 
 /// Each grant with the one before it of the same name.

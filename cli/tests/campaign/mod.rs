@@ -276,10 +276,15 @@ impl Campaign {
         self.scratch.join(format!("begun-{id}"))
     }
 
-    /// A stall of the machine that explains why an undisturbed lease was lost, or a kill came late.
+    /// A stall of the machine that explains why an undisturbed lease was lost, or a kill came late: of all, as the
+    /// probe saw it; or of this round, whose job wrote nothing for half a ttl while nothing had ended it yet.
     fn excuse(&self, round: &Round, grants: &[judge::Grant]) -> Option<Duration> {
         let lost = round.ended.code == 76 || round.ended.late.is_some();
         let grant = grants.iter().find(|grant| grant.id == round.id)?;
+        let silent = judge::silence(round, grant).filter(|silence| lost && *silence >= TTL / 2);
+        if silent.is_some() {
+            return silent;
+        }
         self.stalls.between(grant.begun.saturating_sub(TTL), grant.last + TTL).filter(|_| lost)
     }
 
