@@ -64,7 +64,10 @@ fn judge(code: &str, detail: &str, source: &str) -> (ErrorKind, Effect, String) 
             "the server is in protected mode and takes only local clients: give it a password, or let it bind to this network"
                 .to_owned(),
         ),
-        _ if in_script("can't run this command") || in_script("can't access at least one of the keys") => {
+        _ if in_script("can't run this command")
+            || in_script("can't access at least one of the keys")
+            || in_script("can't publish to the channel") =>
+        {
             // A step before the one that is forbidden may have written.
             (ErrorKind::PermissionDenied, Effect::Unknown, denied_in_script(detail, source))
         }
@@ -173,6 +176,7 @@ fn denied_in_script(detail: &str, source: &str) -> String {
         Some(command) if detail.contains("keys") => {
             format!("a key of this name, in {command}{}", pattern(detail))
         }
+        _ if detail.contains("channel") => format!("the channel of this name{}", pattern(detail)),
         Some(command) => format!("+{}", command.to_ascii_lowercase()),
         None => detail.to_owned(),
     };

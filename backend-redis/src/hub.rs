@@ -343,6 +343,8 @@ async fn attend(
     mut is_again: bool,
     pause: &mut Duration,
 ) -> Result<End, End> {
+    // Kept over the turns: waiters that come and go must not put it off.
+    let mut ping_at = BootTime::ZERO;
     loop {
         let Some(strong) = store.upgrade() else { return Ok(End::Nobody) };
         let (wanted, over) = hub.differences(strong.now());
@@ -358,12 +360,17 @@ async fn attend(
         if hub.is_idle() {
             return Ok(End::Nobody);
         }
-        let until = strong.now() + PING_EVERY;
-        let time = strong.context.sleep_until(until);
+        if ping_at == BootTime::ZERO {
+            ping_at = strong.now() + PING_EVERY;
+        }
+        let time = strong.context.sleep_until(ping_at);
         drop(strong);
         let changed = std::pin::pin!(hub.changed.notified());
         match select(stream.next(), select(changed, time)).await {
-            Either::Left((Some(message), _)) => hub.ring(message.get_channel_name()),
+            Either::Left((Some(message), _)) => {
+                hub.ring(message.get_channel_name());
+                ping_at = BootTime::ZERO;
+            }
             Either::Left((None, _)) => {
                 let lost = "the connection for notifications was lost; it is made anew";
                 return Err(refused("waiter", ErrorKind::Unavailable, lost).into());
@@ -371,11 +378,12 @@ async fn attend(
             Either::Right((Either::Left(_), _)) => {}
             Either::Right((Either::Right(_), _)) => {
                 let Some(strong) = store.upgrade() else { return Ok(End::Nobody) };
-                if strong.now() < until {
+                if strong.now() < ping_at {
                     hub.close();
                     return Ok(End::Nobody);
                 }
                 within(&strong, sink.ping::<redis::Value>()).await?;
+                ping_at = BootTime::ZERO;
             }
         }
     }

@@ -126,6 +126,49 @@ async fn missing_rights_are_named() {
     assert!(error.message().contains("key"), "{error}");
 }
 
+/// An attempt that a missing right stops half-way leaves floor and lease as they were: a floor that it lowered would
+/// let tokens fall.
+#[tokio::test]
+async fn a_missing_right_lowers_no_floor() {
+    let rights = "~lh:default:* &lh:default:* -@all +evalsha +eval +info +time +ping +getrange +set +del +pexpire +pttl";
+    let users = RedisOptions::new().user("noget", PASSWORD, rights).user("full", PASSWORD, "~* &* +@all");
+    let server = server(users);
+    let full = connect(login(&server, Some("full"), PASSWORD)).await.expect("let in");
+    let limited = connect(login(&server, Some("noget"), PASSWORD)).await.expect("let in");
+    let floor_of = |text: &str| server.must(["GET", &key(text, 'f')]).text();
+    full.raise_epoch().await.expect("raised");
+    let held = grant(&full, "known", TTL).await;
+    release(&full, &held).await;
+    let floor = floor_of("known");
+    for text in ["known", "new"] {
+        let error = try_attempt(&limited, &request(text, TTL)).await.expect_err("a right is missing");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(error.message().contains("+get"), "{error}");
+        assert!(server.must(["GET", &key(text, 'l')]).text().is_none(), "{text} is taken");
+    }
+    assert_eq!([floor_of("known"), floor_of("new")], [floor, None]);
+    let again = grant(&full, "known", TTL).await;
+    assert!(again.token > held.token, "{} after {}", again.token, held.token);
+}
+
+/// The right to publish is asked for when a store is prepared, not at the first release for which somebody waits.
+#[tokio::test]
+async fn preparing_finds_a_channel_that_is_forbidden() {
+    let rights = "~lh:default:* &elsewhere:* +@all";
+    let server = server(RedisOptions::new().user("deaf", PASSWORD, rights));
+    let backend = connect(login(&server, Some("deaf"), PASSWORD)).await.expect("let in");
+    let error = LeaseAdmin::prepare(&backend).await.expect_err("no right to the channel");
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    assert!(error.message().contains("&lh:NAMESPACE:*"), "{error}");
+    // In a script too.
+    let held = grant(&backend, "n", TTL).await;
+    refusal(&backend, "n", TTL).await;
+    let released = backend.release(&leasehold_core::ReleaseRequest::new(held.claim(), now())).await;
+    let error = released.expect_err("no right to the channel");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::PermissionDenied, Effect::Unknown), "{error}");
+    assert!(error.message().contains("&lh:NAMESPACE:*"), "{error}");
+}
+
 /// The first error of a round through everything.
 async fn first_error(backend: &RedisBackend, text: &str) -> Option<BackendError> {
     let round = async {

@@ -134,6 +134,34 @@ async fn a_killed_subscription_comes_back() {
     }
 }
 
+/// B31: what a waiter saw goes without a word (here all data), and its mark with it. Others who take and release the
+/// name tell it nothing: it looks by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_vanishes_is_noticed_by_a_look() {
+    /// The waiter's own look, and a loaded machine.
+    const LOOKS_WITHIN: Duration = Duration::from_secs(5);
+    let fixture = Fixture::new().await;
+    let rival = fixture.rival().await;
+    grant(&rival, "n", TTL).await;
+    let client = client(&fixture);
+    let waiting = tokio::spawn(async move {
+        client.acquire(&name("n"), &settings(), Wait::AtMost(TTL)).await.map(|lease| lease.token())
+    });
+    until("it is refused, and waits", SOON, async || {
+        let subscribed = fixture.server.must(["PUBSUB", "NUMSUB", &key("n", 'c')]);
+        let record = fixture.server.must(["GET", &key("n", 'l')]).text().unwrap_or_default();
+        (subscribed.items()[1].integer() == Some(1) && record.as_bytes().get(34) == Some(&b'+')).then_some(())
+    })
+    .await;
+    let vanished = Instant::now();
+    fixture.server.must(["FLUSHALL"]);
+    let passer_by = grant(&rival, "n", TTL).await;
+    release(&rival, &passer_by).await;
+    let token = waiting.await.expect("no panic").expect("granted long before the ttl is over");
+    println!("granted {token} after {:?}", vanished.elapsed());
+    assert!(vanished.elapsed() < LOOKS_WITHIN + SOON, "{:?}", vanished.elapsed());
+}
+
 /// A subscription whose link has gone silent is noticed by its pings.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_subscription_is_made_anew() {

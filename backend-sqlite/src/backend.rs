@@ -19,8 +19,8 @@ use crate::{SCHEME, SqliteConfig, upkeep};
 /// How often an attempt is repeated when the name was freed, or the file replaced, between its statements.
 const ROUNDS_MAX: usize = 4;
 
-/// How old the look at the path that is taken while SQLite writes a grant may be when the grant is answered. What happens to the file after it is told by the next
-/// renewal, like what happens after the answer.
+/// While SQLite writes a grant, its caller looks at the path: how old that look may be when the grant is answered.
+/// What happens to the file after it is told by the next renewal, like what happens after the answer.
 const OWN_LOOK_GOOD_FOR: Duration = Duration::from_millis(20);
 
 /// Leases in a SQLite file. Clones share its connections.
@@ -114,7 +114,7 @@ impl LeaseBackend for SqliteBackend {
                 let e = e.with_name(&request.name);
                 if discarded { e.with_unknown_effect() } else { e }
             };
-            let file = store.file_lately("acquire").await.map_err(doubt)?;
+            let file = store.file_for_a_grant("acquire").await.map_err(doubt)?;
             let is_there = || store.is_there("acquire", &file);
             let mut attempt = pin!(store.attempt(&file, request, give_up));
             // Looked at while SQLite's thread writes.

@@ -31,7 +31,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::clock_id::clock_id;
 use crate::error::{closed, is_busy, native, opening, refused};
-use crate::file::{self, Compared, Identity, Opening, Place};
+use crate::file::{self, Compared, Identity, Opening, Place, Scope};
 use crate::index::{self, Index};
 use crate::line::{Driver, Line, Query, Turn, Way};
 use crate::watch::{Commits, Hub};
@@ -43,9 +43,10 @@ const BUSY_SLICE: Duration = Duration::from_millis(25);
 /// Rows that SQLite's thread may hand over before somebody takes them: more than any statement returns, so
 /// that no statement, and with it the write lock, stays open for want of a reader.
 const ROW_BUFFER: usize = 2048;
-/// How long the database and its companions, once seen in their places, are taken to be there still before an acquire
-/// or a release is sent: no longer than what may happen between a look and the statement behind it anyway. A grant is
-/// answered only after a look of its own, and every other call looks for itself.
+/// How long the database and its companions, once seen in their places, are taken to be there still: no longer than what
+/// may happen between a look and the statement behind it anyway. Before a release in a burst of calls nothing is looked
+/// at again, before an acquire the database alone; a grant is answered only after a look of its own, and every other
+/// call looks for itself.
 const LOOK_GOOD_FOR: Duration = Duration::from_millis(1);
 /// How often opening is tried while the file changes under it.
 const OPENINGS_MAX: usize = 8;
@@ -72,6 +73,9 @@ pub(crate) struct Store {
     pub(crate) calls: AtomicU64,
     pub(crate) upkeep: crate::upkeep::Upkeep,
 }
+
+/// The open file, or what is seen at its path instead.
+pub(crate) type Seen = Result<Arc<File>, &'static str>;
 
 /// An open file.
 pub(crate) struct File {
@@ -129,16 +133,13 @@ impl Store {
     }
 
     /// The open file if it is still the one at the path, with its companions, or what is seen instead.
-    pub(crate) fn same_file(
-        &self,
-        op: &'static str,
-    ) -> Result<Result<Arc<File>, &'static str>, BackendError> {
+    pub(crate) fn same_file(&self, op: &'static str) -> Result<Seen, BackendError> {
         self.refuse_closed(op)?;
         let file = self.current();
         let now = self.now().as_nanos();
         // Until this look has found them again.
         file.seen.store(0, Ordering::Relaxed);
-        match file.identity.compare(&self.place, op)? {
+        match file.identity.compare(&self.place, op, Scope::Whole)? {
             Compared::Same => {
                 file.seen.store(now, Ordering::Relaxed);
                 Ok(Ok(file))
@@ -147,15 +148,16 @@ impl Store {
         }
     }
 
-    /// As [`Store::same_file`], content with a look of [`LOOK_GOOD_FOR`]: a burst of calls looks once.
-    pub(crate) fn recent_file(
-        &self,
-        op: &'static str,
-    ) -> Result<Result<Arc<File>, &'static str>, BackendError> {
+    /// As [`Store::same_file`], content with a look of [`LOOK_GOOD_FOR`].
+    pub(crate) fn recent_file(&self, op: &'static str) -> Result<Seen, BackendError> {
         self.refuse_closed(op)?;
         let file = self.current();
+        if self.was_just_seen(&file) { Ok(Ok(file)) } else { self.same_file(op) }
+    }
+
+    fn was_just_seen(&self, file: &File) -> bool {
         let since = self.now().as_nanos().saturating_sub(file.seen.load(Ordering::Relaxed));
-        if since < LOOK_GOOD_FOR.as_nanos() as u64 { Ok(Ok(file)) } else { self.same_file(op) }
+        since < LOOK_GOOD_FOR.as_nanos() as u64
     }
 
     /// Whether `file` is still the one at the path, with its companions.
@@ -165,23 +167,23 @@ impl Store {
 
     /// The file at the path: the open one, or the one that took its place, opened now.
     pub(crate) async fn file(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
-        self.file_if(op, self.same_file(op)).await
-    }
-
-    /// As [`Store::file`], by [`Store::recent_file`].
-    pub(crate) async fn file_lately(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
-        self.file_if(op, self.recent_file(op)).await
-    }
-
-    async fn file_if(
-        &self,
-        op: &'static str,
-        looked: Result<Result<Arc<File>, &'static str>, BackendError>,
-    ) -> Result<Arc<File>, BackendError> {
-        match looked? {
+        match self.same_file(op)? {
             Ok(file) => Ok(file),
             Err(_) => self.next_file(op).boxed().await,
         }
+    }
+
+    /// As [`Store::file`], for an acquire: in a burst of calls it looks at the database alone, since one that was
+    /// removed, replaced or linked must not be written to.
+    pub(crate) async fn file_for_a_grant(&self, op: &'static str) -> Result<Arc<File>, BackendError> {
+        self.refuse_closed(op)?;
+        let file = self.current();
+        if self.was_just_seen(&file)
+            && file.identity.compare(&self.place, op, Scope::Database)? == Compared::Same
+        {
+            return Ok(file);
+        }
+        self.file(op).await
     }
 
     /// Opens what took the place of the open file.

@@ -33,21 +33,27 @@ local wanted, life = ARGV[5] or '', tonumber(ARGV[2]) * 2 + ${FLOOR_TTL_MS}
 
 --include common.lua
 
-if granted then
-  if type(last) == 'table' then
-    redis.call('DEL', KEYS[1])
-    return {'bad', 'floor'}
-  end
-  if last and not is_token(last) then
+-- Takes back what was written, the floor first: a right that is missing must not leave a lower one.
+local function refuse(...)
+  if type(last) == 'string' then
     redis.call('SET', KEYS[2], last, 'KEEPTTL')
-    redis.call('DEL', KEYS[1])
-    return {'bad', 'floor'}
+  elseif not last then
+    redis.call('DEL', KEYS[2])
   end
-  local namespace = get(KEYS[3])
+  redis.call('DEL', KEYS[1])
+  return {...}
+end
+
+if granted then
+  if last and not is_token(last) then
+    return refuse('bad', 'floor')
+  end
+  local namespace = redis.pcall('GET', KEYS[3])
   if namespace and not is_token(namespace) then
-    redis.call('DEL', KEYS[1])
-    if last then set_floor(KEYS[2], last, '', life, now) else redis.call('DEL', KEYS[2]) end
-    return {'bad', 'namespace'}
+    local refusal = refuse('bad', 'namespace')
+    -- Raises what is more than a wrong type.
+    get(KEYS[3])
+    return refusal
   end
   namespace = namespace or ''
   local high = last or namespace
@@ -58,9 +64,7 @@ if granted then
   if high >= mine then
     token = after(high, now)
     if not token then
-      redis.call('DEL', KEYS[1])
-      if last then set_floor(KEYS[2], last, namespace, life, now) else redis.call('DEL', KEYS[2]) end
-      return {'exhausted', now}
+      return refuse('exhausted', now)
     end
   end
   set_floor(KEYS[2], token, namespace, life, now)
