@@ -1,8 +1,8 @@
 //! The file behind the path: making it, judging it, and noticing that it is another one now.
 //!
 //! Nothing here opens the database file: closing any descriptor of it would drop the locks that SQLite holds
-//! on it in this process (<https://www.sqlite.org/howtocorrupt.html>, 2.2). It is made with mknod, and looked
-//! at with stat.
+//! on it in this process (<https://www.sqlite.org/howtocorrupt.html>, 2.2). It is made with mknod, looked at with
+//! stat, and held by a descriptor that opens nothing ([`Handle`]).
 //!
 //! What can go wrong, and where it is handled:
 //! * Locks and shared memory that do not work between machines: [`refuse_fs`], an allow-list.
@@ -17,12 +17,14 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use leasehold_core::{BackendError, ErrorKind};
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, Mode, StatxAttributes, StatxFlags, accessat, mknodat, statfs, statx,
+    Access, AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, accessat, mknodat,
+    statfs, statx,
 };
 
 use crate::error::refused;
@@ -99,13 +101,28 @@ pub(crate) enum Compared {
     Changed(&'static str),
 }
 
-/// How much of a database is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
-    /// With its log and its shared memory.
-    Whole,
-    /// The database itself only.
-    Database,
+/// A hold on the database that opens nothing (`O_PATH`), so that its end drops none of SQLite's locks
+/// (`filp_close` in Linux leaves them alone): it tells the number of names, without a walk along the path.
+#[derive(Debug)]
+pub(crate) struct Handle(OwnedFd);
+
+impl Handle {
+    /// Of the file that `identity` tells of; none when another one is at the path.
+    pub(crate) fn of(place: &Place, identity: &Identity) -> io::Result<Option<Self>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = Handle(rustix::fs::openat(CWD, &place.database, flags, Mode::empty())?);
+        let seen = handle.see()?;
+        Ok((seen.file == identity.database).then_some(handle))
+    }
+
+    /// Whether the file is there under one name: it was neither removed, nor replaced, nor linked.
+    pub(crate) fn has_one_name(&self) -> bool {
+        self.see().is_ok_and(|seen| seen.links == 1)
+    }
+
+    fn see(&self) -> io::Result<Seen> {
+        Ok(Seen::of(&statx(&self.0, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::NLINK)?))
+    }
 }
 
 /// Device, inode and number of names of what is at a path.
@@ -115,16 +132,20 @@ struct Seen {
     links: u64,
 }
 
+impl Seen {
+    fn of(seen: &Statx) -> Self {
+        let device = u64::from(seen.stx_dev_major) << 32 | u64::from(seen.stx_dev_minor);
+        Seen { file: (device, seen.stx_ino), links: u64::from(seen.stx_nlink) }
+    }
+}
+
 /// Looks at a path; none when there is nothing.
 ///
 /// Asks for no times: a kernel with fine-grained timestamps (6.13) would write the inode anew with the next commit
 /// to the file, which makes that commit half as slow again.
 fn see(path: &Path) -> io::Result<Option<Seen>> {
     match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO | StatxFlags::NLINK) {
-        Ok(seen) => {
-            let device = u64::from(seen.stx_dev_major) << 32 | u64::from(seen.stx_dev_minor);
-            Ok(Some(Seen { file: (device, seen.stx_ino), links: u64::from(seen.stx_nlink) }))
-        }
+        Ok(seen) => Ok(Some(Seen::of(&seen))),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
         Err(e) => Err(e.into()),
     }
@@ -142,16 +163,11 @@ impl Identity {
         Ok(Identity { database, wal: inode(&place.wal)?, shm: inode(&place.shm)? })
     }
 
-    /// Compares with what is there now: three stat calls, or one.
+    /// Compares with what is there now: three stat calls.
     ///
     /// # Errors
     /// When the path cannot be looked at, or the file has got a second name.
-    pub(crate) fn compare(
-        &self,
-        place: &Place,
-        op: &'static str,
-        scope: Scope,
-    ) -> Result<Compared, BackendError> {
+    pub(crate) fn compare(&self, place: &Place, op: &'static str) -> Result<Compared, BackendError> {
         let path = &place.database;
         let Some(seen) = see(path).map_err(|e| unreadable(op, path, &e))? else {
             return Ok(Compared::Changed("the database file was removed"));
@@ -160,9 +176,6 @@ impl Identity {
             return Ok(Compared::Changed("another file is at the path of the database now"));
         }
         refuse_links(op, path, seen.links)?;
-        if scope == Scope::Database {
-            return Ok(Compared::Same);
-        }
         let inode = |path| match see(path) {
             Ok(seen) => Ok(seen.map(|seen| seen.file)),
             Err(e) => Err(unreadable(op, path, &e)),

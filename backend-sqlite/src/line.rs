@@ -31,7 +31,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::SCHEME;
 use crate::error::{cut_off, is_broken, opening, refused};
-use crate::file::{Compared, Identity, Place, Scope};
+use crate::file::{Compared, Identity, Place};
 
 /// A statement with its arguments.
 pub(crate) type Query = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
@@ -284,7 +284,7 @@ impl Opening {
     async fn connect(&self, op: &'static str) -> Result<SqliteConnection, BackendError> {
         let made = self.options.connect().await.map_err(|e| opening(op, e))?;
         let (identity, place) = &self.expected;
-        if let Compared::Changed(what) = identity.compare(place, op, Scope::Whole)? {
+        if let Compared::Changed(what) = identity.compare(place, op)? {
             return Err(refused(op, ErrorKind::Unavailable, format!("{what}: ask again")));
         }
         Ok(made)
