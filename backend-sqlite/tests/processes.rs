@@ -108,10 +108,10 @@ impl Machine {
     }
 }
 
-/// Runs a test of times; once more, and twice at most, if it fails and the machine had stalled meanwhile.
+/// Runs a test of times; again, four times at most, if it fails and the machine had stalled meanwhile.
 async fn timed(test: impl AsyncFn() -> Result<(), String>) {
     let _turn = ONE_AT_A_TIME.lock().await;
-    for tries_left in (0..3).rev() {
+    for tries_left in (0..5).rev() {
         let machine = Machine::watch();
         let result = test().await;
         let stall = machine.longest_stall();
