@@ -1,0 +1,95 @@
+//! etcd servers as stores to be judged: a single one behind a proxy that loses replies.
+#![allow(dead_code, unreachable_pub)] // each test binary uses a part of it
+
+use std::sync::{Arc, LazyLock};
+
+use leasehold_conformance::{Fault, FaultInjector, Harness};
+use leasehold_core::{BackendContext, BackendError, LeaseBackend, LeaseName, async_trait};
+use leasehold_etcd::{Endpoint, EtcdBackend, EtcdConfig};
+use leasehold_testkit::etcd::EtcdServer;
+use leasehold_testkit::proxy::{Action, Ending, Framing, Proxy, When};
+
+/// The prefix of the runs.
+pub const PREFIX: &str = "conformance";
+
+/// A shared server, and how to reach it.
+pub struct Place {
+    pub server: EtcdServer,
+    pub proxy: Proxy,
+}
+
+static PLAIN: LazyLock<Result<Place, String>> = LazyLock::new(|| {
+    let server = EtcdServer::plain().map_err(|e| e.to_string())?;
+    let proxy = Proxy::start(server.addr(), Framing::Reads).map_err(|e| e.to_string())?;
+    Ok(Place { server, proxy })
+});
+
+/// A stock server.
+pub struct Etcd {
+    name: &'static str,
+    place: &'static LazyLock<Result<Place, String>>,
+    ignored: &'static str,
+}
+
+/// The plain one.
+pub fn plain() -> Etcd {
+    Etcd { name: "etcd", place: &PLAIN, ignored: include_str!("../ignored.txt") }
+}
+
+impl Etcd {
+    fn place(&self) -> Result<&'static Place, String> {
+        self.place.as_ref().map_err(Clone::clone)
+    }
+}
+
+#[async_trait]
+impl Harness for Etcd {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn unavailable(&self) -> Option<String> {
+        let why = self.place().err()?;
+        Some(format!("no etcd server could be started ({why}): apt-get install etcd-server etcd-client"))
+    }
+
+    async fn connect(&self, context: BackendContext) -> Result<Arc<dyn LeaseBackend>, BackendError> {
+        let port = self.place().map(|place| place.proxy.port()).expect("looked at before");
+        let mut config = EtcdConfig::new([Endpoint { host: "127.0.0.1".to_owned(), port }]);
+        config.prefix = PREFIX.to_owned();
+        Ok(Arc::new(EtcdBackend::connect(config, context).await?))
+    }
+
+    fn fault(&self) -> Option<&dyn FaultInjector> {
+        Some(self)
+    }
+
+    fn ignored(&self) -> &'static str {
+        self.ignored
+    }
+}
+
+#[async_trait]
+impl FaultInjector for Etcd {
+    fn offers(&self, fault: Fault) -> Result<(), &'static str> {
+        match fault {
+            Fault::LoseRecord | Fault::CorruptRecord | Fault::LoseNextReply => Ok(()),
+            _ => Err("nobody wrote it yet"),
+        }
+    }
+
+    async fn inject(&self, fault: Fault, name: &LeaseName) -> Result<(), String> {
+        let place = self.place()?;
+        let key = format!("{PREFIX}/lease/{name}");
+        match fault {
+            Fault::LoseRecord => drop(place.server.must(["del", &key])),
+            Fault::CorruptRecord => drop(place.server.must(["put", &key, "{\"owner\":1}"])),
+            Fault::LoseNextReply => {
+                let calls = When::reply_to_request().containing(key);
+                let _rule = place.proxy.once(calls, Action::Lose(Ending::Reset));
+            }
+            _ => return Err("nobody wrote it yet".to_owned()),
+        }
+        Ok(())
+    }
+}
