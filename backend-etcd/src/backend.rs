@@ -69,6 +69,12 @@ impl EtcdBackend {
     pub fn counters(&self) -> (u64, u64) {
         (self.store.link.calls(), self.store.link.generation())
     }
+
+    /// Deletes nothing any more whose time is over, as if each delete failed, for tests.
+    #[doc(hidden)]
+    pub fn keep_ends(&self, keeps: bool) {
+        self.store.keeps_ends.store(keeps, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 #[async_trait]

@@ -21,7 +21,7 @@ use crate::keys::Keys;
 use crate::link::Link;
 use crate::record::{Note, Record, corrupt};
 use crate::table::{Table, sweep};
-use crate::tokens::Tokens;
+use crate::tokens::{Tokens, guard};
 
 /// How long notes and tombstones live: longer than anything is under way.
 pub(crate) const ASIDE_TTL_S: u64 = 120;
@@ -41,6 +41,8 @@ pub(crate) struct Store {
     pub(crate) table: Arc<Table>,
     /// Owners with an attempt under way (none), or of unknown outcome since then.
     unclear: Mutex<HashMap<OwnerId, Option<BootTime>>>,
+    /// For tests: ends are not carried out, as if their answers were lost.
+    pub(crate) keeps_ends: std::sync::atomic::AtomicBool,
     /// Tells waiters that the backend is closed.
     pub(crate) closing: tokio::sync::watch::Sender<bool>,
 }
@@ -68,9 +70,15 @@ impl Store {
             pool: Pool::default(),
             table: Arc::default(),
             unclear: Mutex::default(),
+            keeps_ends: std::sync::atomic::AtomicBool::new(false),
             closing: tokio::sync::watch::Sender::new(false),
             link,
         });
+        let (tell, opened) = tokio::sync::oneshot::channel();
+        drop(context.io().spawn(guard(Arc::downgrade(&store), context.clone(), tell)));
+        let give_up = store.link.now() + store.link.config.connect_timeout;
+        // An error means that there is no watch yet: grants look first, then.
+        let _ = futures_util::future::select(opened, context.sleep_until(give_up)).await;
         let give_up = store.link.now() + store.link.config.connect_timeout;
         store.tokens.known(&store.link, "connect", None, give_up).await?;
         let sweeper = sweep(Arc::downgrade(&store), Arc::clone(&store.table), context.clone());

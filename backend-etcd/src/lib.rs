@@ -29,3 +29,8 @@ pub const SCHEME: &str = "etcd";
 
 /// Every scheme: `etcd://h1:2379,h2:2379/prefix`, and `etcds:` with TLS.
 pub const SCHEMES: &[&str] = &["etcd", "etcds"];
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

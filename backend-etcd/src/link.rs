@@ -28,6 +28,7 @@ use crate::error::{Does, Failure, closed, native, refused, stopped, timed_out};
 /// HTTP/2 pings: what is faster than 5 s makes stock servers close the connection (`too_many_pings`).
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+const _: () = assert!(PING_EVERY.as_secs() > 5);
 /// How long a call waits before a connection without any answer is suspected.
 const HUNG_AFTER: Duration = Duration::from_millis(500);
 

@@ -115,6 +115,9 @@ impl Store {
 
     /// Whether each key is still the one that its grant made, on its lease.
     async fn seen(&self, held: &[(usize, Held)], give_up: BootTime) -> Result<Vec<bool>, BackendError> {
+        if leasehold_core::mutant!(EtcdKeepAliveProvesTheKey) {
+            return Ok(vec![true; held.len()]);
+        }
         let keys_only = || Some(GetOptions::new().with_keys_only());
         let gets: Vec<TxnOp> =
             held.iter().map(|(_, held)| TxnOp::get(held.key.as_str(), keys_only())).collect();

@@ -17,6 +17,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -207,9 +208,10 @@ async fn end(store: Weak<Store>, due: Due) {
             .when([Compare::mod_revision(due.key.as_str(), CompareOp::Equal, due.modified)])
             .and_then([TxnOp::delete(due.key.as_str(), None)]);
         let give_up = link.give_up(due.chunk.granted);
-        let deleted =
-            link.call(OP, Does::Write, give_up, async { link.client().kv_client().txn(txn).await }).await;
-        if deleted.is_ok() {
+        let is_kept = store.keeps_ends.load(Ordering::Relaxed);
+        let deleting =
+            link.call(OP, Does::Write, give_up, async { link.client().kv_client().txn(txn).await });
+        if !is_kept && deleting.await.is_ok() {
             // Gone, or not ours any more.
             return store.table.remove_if(&due.owner, due.modified);
         }

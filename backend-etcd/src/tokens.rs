@@ -5,18 +5,24 @@
 //! 2. Whoever connects, or has lost the connection, looks at it: if base + revision lies more than [`BEHIND_MAX`]
 //!    behind the own wall clock, the base is lifted to it by compare-and-set. So tokens go on rising after the data
 //!    were lost, or restored from a copy that is older than that: revisions begin again, and the clock does not.
-//! 3. A floor is imposed by lifting the base, for all names at once. The base and the epoch never sink.
+//! 3. A watch on that key tells when it was changed, and ends when the connection does: then what was known is doubted
+//!    ([`guard`]). While there is no watch, every grant looks first.
+//! 4. A floor is imposed by lifting the base, for all names at once. The base and the epoch never sink.
 //!
 //! What can go wrong, and where it is handled:
 //! * Somebody lifts it in between: the compare fails, and it is read again ([`Tokens::lift`]).
 //! * The key holds something else: *corrupt*, and nothing is granted.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
-use leasehold_core::{BackendError, BootTime, Token};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, WatchStream};
+use futures_util::future::{Either, select};
+use leasehold_core::{BackendContext, BackendError, BootTime, Token};
+use tokio::sync::oneshot;
 
+use crate::core::Store;
 use crate::error::{Does, busy, exhausted};
 use crate::link::Link;
 use crate::record::{Meta, corrupt};
@@ -25,12 +31,26 @@ use crate::record::{Meta, corrupt};
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 /// How often a lift is tried while others lift it too.
 const TRIES_MAX: usize = 8;
+/// Between two tries to watch.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Epoch and base as they were last seen.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     key: String,
-    known: Mutex<Option<Known>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Known>,
+    /// The client over which the key is watched.
+    watched: Option<u64>,
+    /// Counts the doubts: what was read before one is not kept.
+    doubts: u64,
+    /// The last change that the watch told of.
+    changed: i64,
 }
 
 /// What a grant's transaction has to compare.
@@ -53,20 +73,43 @@ impl Known {
 
 impl Tokens {
     pub(crate) fn new(key: String) -> Self {
-        Tokens { key, known: Mutex::new(None) }
+        Tokens { key, state: Mutex::default() }
     }
 
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whatever is at the other end now may be another store, or one restored from a copy: look again.
     pub(crate) fn doubt(&self) {
-        *self.lock() = None;
+        let mut state = self.lock();
+        state.known = None;
+        state.doubts += 1;
+    }
+
+    fn watched(&self, client: Option<u64>) {
+        let mut state = self.lock();
+        // Revisions may have begun again.
+        (state.watched, state.changed) = (client, 0);
+        drop(state);
+        self.doubt();
+    }
+
+    /// The watch tells of a change: ours, perhaps.
+    fn changed(&self, revision: i64) {
+        let mut state = self.lock();
+        state.changed = state.changed.max(revision);
+    }
+
+    fn keep(&self, known: Known, doubts: u64) {
+        let mut state = self.lock();
+        if state.doubts == doubts {
+            state.known = Some(known);
+        }
     }
 
     /// Epoch and base, such that later grants exceed `floor`.
@@ -77,7 +120,11 @@ impl Tokens {
         floor: Option<Token>,
         give_up: BootTime,
     ) -> Result<Known, BackendError> {
-        let cached = *self.lock();
+        let cached = {
+            let state = self.lock();
+            let is_watched = state.watched == Some(link.generation());
+            state.known.filter(|known| is_watched && known.modified >= state.changed)
+        };
         if let Some(known) = cached.filter(|known| floor.is_none_or(|floor| known.exceeds(floor))) {
             return Ok(known);
         }
@@ -93,6 +140,7 @@ impl Tokens {
         change: impl Fn(Meta, u64) -> Option<Meta>,
     ) -> Result<Known, BackendError> {
         for _ in 0..TRIES_MAX {
+            let doubts = self.lock().doubts;
             let read = link.call(op, Does::Read, give_up, async {
                 link.client().kv_client().get(self.key.as_str(), None).await
             });
@@ -111,7 +159,7 @@ impl Tokens {
             let modified = found.map_or(0, |(_, modified)| modified);
             if found.is_some() && lifted == meta {
                 let known = Known { meta, modified, revision };
-                *self.lock() = Some(known);
+                self.keep(known, doubts);
                 return Ok(known);
             }
             let txn = Txn::new()
@@ -123,12 +171,71 @@ impl Tokens {
             if written.succeeded() {
                 let revision = written.header().map_or(0, |header| header.revision());
                 let known = Known { meta: lifted, modified: revision, revision };
-                *self.lock() = Some(known);
+                self.keep(known, doubts);
                 return Ok(known);
             }
         }
         Err(busy(op))
     }
+}
+
+/// Watches the key as long as the backend lives; `opened` is told when it does so for the first time, or cannot.
+pub(crate) async fn guard(store: Weak<Store>, context: BackendContext, opened: oneshot::Sender<()>) {
+    let mut opened = Some(opened);
+    let mut pause = PAUSE_MIN;
+    loop {
+        let Some(strong) = store.upgrade().filter(|store| !store.link.is_closed()) else { return };
+        let generation = strong.link.generation();
+        let mut closing = strong.closing.subscribe();
+        let watch = watch(&strong.link, strong.tokens.key()).await;
+        if let Some(mut stream) = watch {
+            strong.tokens.watched(Some(generation));
+            drop(strong);
+            // Nobody may wait for it any more.
+            let _ = opened.take().map(|opened| opened.send(()));
+            pause = PAUSE_MIN;
+            loop {
+                let message = match select(pin!(stream.message()), pin!(closing.changed())).await {
+                    Either::Left((message, _)) => message,
+                    // Closed, or dropped.
+                    Either::Right(_) => return,
+                };
+                let Some(strong) = store.upgrade() else { return };
+                match message {
+                    Ok(Some(response)) if !response.canceled() => {
+                        let changes = response.events().iter().filter_map(|event| event.kv());
+                        changes.for_each(|kv| strong.tokens.changed(kv.mod_revision()));
+                    }
+                    _ => {
+                        strong.tokens.watched(None);
+                        break;
+                    }
+                }
+            }
+            continue;
+        }
+        drop(strong);
+        opened = None;
+        let until = context.now() + pause;
+        pause = (pause * 2).min(PAUSE_MAX);
+        context.sleep_until(until).await;
+        if context.now() < until {
+            // The watchdog has stopped.
+            return;
+        }
+    }
+}
+
+/// Opens the watch, if the servers let us.
+async fn watch(link: &Arc<Link>, key: &str) -> Option<WatchStream> {
+    let give_up = link.give_up(Duration::MAX);
+    let opening = link.call("watch", Does::Read, give_up, async {
+        let mut stream = link.client().watch_client().watch(key, None).await?;
+        let first = stream.message().await?;
+        Ok((stream, first))
+    });
+    let (stream, first) = opening.await.ok()?;
+    first.filter(|first| first.created() && !first.canceled()).map(|_| stream)
 }
 
 /// The base that the wall clock asks for, if it lies far behind.

@@ -9,6 +9,7 @@
 //! What can go wrong, and where it is handled:
 //! * That revision was compacted: the watch is cancelled, which counts as an event; the next one begins now.
 //! * The stream hangs (a frozen server): nobody waits longer than what the holder that it saw had left (I9).
+//! * The login ran out meanwhile: a call has it made anew, and the watch is asked for once more.
 //! * The servers are away: after a pause the caller asks, and is told.
 
 use std::pin::pin;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
 use futures_util::future::{Either, select};
 use leasehold_core::{
-    BackendContext, BackendError, BootTime, Contention, LeaseName, PollWaiter, Waiter, async_trait,
+    BackendContext, BackendError, BootTime, Contention, ErrorKind, LeaseName, PollWaiter, Waiter, async_trait,
 };
 
 use crate::core::Store;
@@ -32,7 +33,7 @@ const EXPIRY_STEP: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct EtcdWaiter {
     store: Arc<Store>,
-    key: String,
+    name: LeaseName,
     stream: Option<WatchStream>,
     /// Where the next watch begins; 0 for now.
     next_revision: i64,
@@ -46,7 +47,7 @@ impl EtcdWaiter {
         let context: BackendContext = store.link.context.clone();
         let mut waiter = EtcdWaiter {
             store: Arc::clone(store),
-            key: store.keys.lease(name),
+            name: name.clone(),
             stream: None,
             next_revision: 0,
             poll: PollWaiter::new(context),
@@ -58,13 +59,28 @@ impl EtcdWaiter {
 
     /// Opens the watch, and waits until it is acknowledged.
     async fn watch(&mut self, give_up: BootTime) -> Result<(), BackendError> {
+        if self.try_watch(give_up).await? {
+            return Ok(());
+        }
+        // A stream is refused by a login that ran out, and a call has it made anew: then once more. A right that is
+        // missing is told by the call.
+        self.store.read(OP, &self.name, give_up).await?;
+        if self.try_watch(give_up).await? {
+            return Ok(());
+        }
+        Err(refused(OP, ErrorKind::Unavailable, "the servers do not watch the name's key"))
+    }
+
+    /// False when the servers refuse.
+    async fn try_watch(&mut self, give_up: BootTime) -> Result<bool, BackendError> {
         let link = &self.store.link;
         let options = match self.next_revision {
             0 => WatchOptions::new(),
             revision => WatchOptions::new().with_start_revision(revision),
         };
         let opening = link.call(OP, Does::Read, give_up, async {
-            let mut stream = link.client().watch_client().watch(self.key.as_str(), Some(options)).await?;
+            let key = self.store.keys.lease(&self.name);
+            let mut stream = link.client().watch_client().watch(key, Some(options)).await?;
             let first = stream.message().await?;
             Ok((stream, first))
         });
@@ -73,18 +89,12 @@ impl EtcdWaiter {
             Some(first) if first.created() && !first.canceled() => {
                 self.note(&first);
                 self.stream = Some(stream);
-                Ok(())
+                Ok(true)
             }
-            first => {
-                // Compacted, mostly: the next one begins now.
+            _ => {
+                // What it asked for was compacted, perhaps: the next one begins now.
                 self.next_revision = 0;
-                let why = first.map_or_else(String::new, |first| first.cancel_reason().to_owned());
-                let kind = if why.contains("permission denied") {
-                    leasehold_core::ErrorKind::PermissionDenied
-                } else {
-                    leasehold_core::ErrorKind::Unavailable
-                };
-                Err(refused(OP, kind, "the servers do not watch the name's key"))
+                Ok(false)
             }
         }
     }

@@ -255,6 +255,8 @@ mutants! {
     EtcdAnchorOfTheAcquire,
     /// etcd: a name whose time is over stays taken as long as others keep its lease alive.
     EtcdEndedNameStays,
+    /// etcd: the answer to a keep-alive is taken for a sign of life of every key on the lease.
+    EtcdKeepAliveProvesTheKey,
     /// etcd: a release ends anybody's grant.
     EtcdReleaseIgnoresOwner,
 }

@@ -33,6 +33,8 @@ pub struct EtcdServer {
     health: Port,
     /// None while it is down.
     proc: Mutex<Option<Proc>>,
+    /// How the harness gets in where authentication is enabled.
+    login: Mutex<Option<String>>,
 }
 
 impl EtcdServer {
@@ -54,6 +56,7 @@ impl EtcdServer {
             peers: port()?,
             health: port()?,
             proc: Mutex::new(None),
+            login: Mutex::new(None),
         };
         let proc = server.launch()?;
         *server.lock() = Some(proc);
@@ -194,6 +197,9 @@ impl EtcdServer {
             command.arg("--cacert").arg(tls.pki.ca());
             command.arg("--cert").arg(client.cert).arg("--key").arg(client.key);
         }
+        if let Some(login) = &*self.login.lock().unwrap_or_else(PoisonError::into_inner) {
+            command.arg("--user").arg(login);
+        }
         let output = command.args(args).stdin(Stdio::null()).output()?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -211,6 +217,31 @@ impl EtcdServer {
             Ok(said) => said,
             Err(e) => panic!("etcdctl: {e}"),
         }
+    }
+
+    /// Adds a user who may read and write what begins with `prefix`.
+    ///
+    /// # Panics
+    /// When it does not work.
+    #[track_caller]
+    pub fn add_user(&self, user: &str, password: &str, prefix: &str) {
+        self.must(["user", "add", user, "--new-user-password", password]);
+        self.must(["role", "add", user]);
+        self.must(["role", "grant-permission", user, "--prefix=true", "readwrite", prefix]);
+        self.must(["user", "grant-role", user, user]);
+    }
+
+    /// Enables authentication: whoever comes needs a login then. The harness's own is another.
+    ///
+    /// # Panics
+    /// When it does not work.
+    #[track_caller]
+    pub fn enable_auth(&self) {
+        const PASSWORD: &str = "testkit-harness";
+        self.must(["user", "add", "root", "--new-user-password", PASSWORD]);
+        self.must(["user", "grant-role", "root", "root"]);
+        self.must(["auth", "enable"]);
+        *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("root:{PASSWORD}"));
     }
 
     /// Stops it where it stands (SIGSTOP).
@@ -256,6 +287,47 @@ impl EtcdServer {
         let proc = self.launch()?;
         *self.lock() = Some(proc);
         Ok(())
+    }
+
+    /// Copies what it holds now; for [`EtcdServer::restart_from_copy`].
+    ///
+    /// # Panics
+    /// When it does not work.
+    #[track_caller]
+    pub fn copy(&self) {
+        let _ = fs::remove_file(self.dir.join("copy"));
+        self.must([OsStr::new("snapshot"), OsStr::new("save"), self.dir.join("copy").as_os_str()]);
+    }
+
+    /// As [`EtcdServer::restart`], with what it held when it was last copied: later writes are forgotten.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    ///
+    /// # Panics
+    /// When the copy cannot be restored.
+    #[track_caller]
+    pub fn restart_from_copy(&self) -> Result<(), StartError> {
+        self.kill();
+        let program = self.options.program.clone();
+        fs::remove_dir_all(self.dir.join("data"))
+            .map_err(|source| StartError::Program { program, source })?;
+        let peers = format!("http://{}", self.peers.addr());
+        let cluster = format!("n0={peers}");
+        let (copy, data) = (self.dir.join("copy"), self.dir.join("data"));
+        self.must([
+            OsStr::new("snapshot"),
+            OsStr::new("restore"),
+            copy.as_os_str(),
+            OsStr::new("--data-dir"),
+            data.as_os_str(),
+            OsStr::new("--name=n0"),
+            OsStr::new("--initial-cluster"),
+            OsStr::new(&cluster),
+            OsStr::new("--initial-advertise-peer-urls"),
+            OsStr::new(&peers),
+        ]);
+        self.restart()
     }
 
     /// As [`EtcdServer::restart`], on an empty directory: it has forgotten everything.
