@@ -57,6 +57,10 @@ pub const CASES: &[Case] = cases! {
         => expiry::own_expired_grant_is_a_new_one;
     "expiry/grant_promises_no_more_than_the_store" needs [] proven_by [GrantAnchorLate, ExpiryInWholeSeconds]
         => expiry::grant_promises_no_more_than_the_store;
+    "expiry/second_grant_promises_no_more_than_the_store" needs [] proven_by [GrantAnchorLate]
+        => expiry::second_grant_promises_no_more_than_the_store;
+    "expiry/neighbour_keeps_no_grant_alive" needs [] proven_by [ExpiryNeverFires]
+        => expiry::neighbour_keeps_no_grant_alive;
     "expiry/asking_again_starts_the_countdown_anew" needs [] proven_by [ReacquireKeepsExpiry]
         => expiry::asking_again_starts_the_countdown_anew;
     "expiry/renewal_starts_the_countdown_anew" needs [] proven_by [RenewExtendsNothing]

@@ -253,6 +253,14 @@ mutants! {
     RedisTokenWithoutClock,
     /// Redis: a refused attempt leaves no mark, so that the release wakes nobody.
     RedisRefusalUnmarked,
+    /// etcd: a grant on a shared lease is dated by its own acquire, and joins any lease that has not run out.
+    EtcdAnchorOfTheAcquire,
+    /// etcd: a name whose time is over stays taken as long as others keep its lease alive.
+    EtcdEndedNameStays,
+    /// etcd: the answer to a keep-alive is taken for a sign of life of every key on the lease.
+    EtcdKeepAliveProvesTheKey,
+    /// etcd: a release ends anybody's grant.
+    EtcdReleaseIgnoresOwner,
 }
 
 /// Nothing planted: beyond every index.

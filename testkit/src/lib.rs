@@ -13,7 +13,7 @@
 //!    bound. No test sleeps and hopes.
 //! 5. [`Unprivileged`] runs a command as nobody, [`CpuHog`] takes the processor away, and
 //!    [`WallClock`] steps the wall clock of a child by hours while it runs.
-//! 6. [`redis`] runs real servers, [`tls`] makes certificates for them, and [`proxy`] stands between them
+//! 6. [`redis`] and [`etcd`] run real servers, [`tls`] makes certificates for them, and [`proxy`] stands between them
 //!    and their clients and does what networks do. A [`Port`] belongs to one test at a time.
 //!
 //! What can go wrong, and where it is handled:
@@ -25,6 +25,7 @@
 //! * A frozen process does not die of TERM: guards use KILL, which needs no thaw.
 
 mod clock;
+pub mod etcd;
 mod hog;
 mod nobody;
 mod poll;

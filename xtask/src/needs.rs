@@ -12,6 +12,9 @@ const NEEDS: &[(&str, &str)] = &[
     ("redis-server", "redis-server"),
     ("redis-cli", "redis-tools"),
     ("openssl", "openssl"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
+    ("protoc", "protobuf-compiler"),
 ];
 
 /// Installs what is missing, where that is possible; what is not is named, and the tests that need it

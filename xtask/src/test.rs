@@ -210,6 +210,7 @@ fn mutants(turn: &Turn<'_>) -> Result<Done, String> {
         ("leasehold-conformance", "conformance-tests"),
         ("leasehold-sqlite", "backend-sqlite"),
         ("leasehold-redis", "backend-redis"),
+        ("leasehold-etcd", "backend-etcd"),
     ] {
         if root().join(folder).join("tests/mutants.rs").exists() {
             let cargo = Cargo::new("test").args(["-p", package, "--test", "mutants"]);

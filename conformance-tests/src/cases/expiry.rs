@@ -59,6 +59,34 @@ pub(crate) async fn grant_promises_no_more_than_the_store(bench: Bench) -> Resul
     Ok(())
 }
 
+/// I3: a grant that joins what an earlier one of the same process started promises no more than the store keeps:
+/// where grants share a countdown, it began before the second one was asked for.
+pub(crate) async fn second_grant_promises_no_more_than_the_store(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    a.grant(&bench.name(), a.ttl()).await?;
+    bench.pass(a.ttl() * 7 / 10).await;
+    let name = bench.name();
+    let second = a.grant(&name, a.ttl()).await?;
+    let refusals = stays_taken(&bench, &b, &name, second.anchor + second.ttl).await?;
+    check!(refusals > 0, "nobody asked in time");
+    becomes_free(&bench, &b, &name, second.ttl + SOON).await?;
+    Ok(())
+}
+
+/// I11: what one lease of a process keeps alive does not keep another grant of it beyond its own time.
+pub(crate) async fn neighbour_keeps_no_grant_alive(bench: Bench) -> Result<(), Failed> {
+    let (a, b) = bench.pair().await?;
+    let (kept, left) = (bench.name(), bench.name());
+    let lease = a.lease(&kept, &a.settings()).await?;
+    let grant = a.grant(&left, a.ttl()).await?;
+    stays_taken(&bench, &b, &left, grant.anchor + grant.ttl).await?;
+    becomes_free(&bench, &b, &left, SOON).await?;
+    lease.check()?;
+    b.refused(&kept, b.ttl()).await?;
+    lease.release().await?;
+    Ok(())
+}
+
 /// The same owner asking again starts the countdown anew, also with a shorter ttl.
 pub(crate) async fn asking_again_starts_the_countdown_anew(bench: Bench) -> Result<(), Failed> {
     let (a, b) = bench.pair().await?;
