@@ -39,6 +39,10 @@ mod prove {
         (Mutant::RedisReleaseIgnoresOwner, "ReleaseIgnoresOwner"),
         (Mutant::RedisRefusalUnmarked, "WakeLost"),
     ];
+    /// Cases in which somebody waits for longer than a waiter sleeps: it looks by itself then, and a wake-up that was
+    /// lost may not be missed.
+    const LONG_WAITS: [&str; 2] =
+        ["wait/wait_may_exceed_the_ttl", "wait/waiters_of_two_processes_are_all_granted"];
 
     pub(super) fn main() -> ExitCode {
         // A planted defect may well panic somewhere: the failure that it causes is what counts.
@@ -60,6 +64,7 @@ mod prove {
         let claimed: Vec<&'static Case> = CASES
             .iter()
             .filter(|case| case.proven_by.contains(&like) && !case.name.starts_with("fault/"))
+            .filter(|case| defect != Mutant::RedisRefusalUnmarked || !LONG_WAITS.contains(&case.name))
             .collect();
         if claimed.is_empty() {
             errors.push(format!("no case claims {like}"));
